@@ -3,32 +3,40 @@
 An array that is made here is a plain numpy.ndarray whose elements are in the shared heap. Sent through a queue, as an
 argument of a process or inside any object, it is the same memory in every process. Any other array travels by value.
 """
+from __future__ import annotations
+
 import math
 import operator
 import sys
-from typing import Any, Dict, Optional, Sequence, Tuple, Union
+from typing import TYPE_CHECKING, Any, Dict, Optional, Sequence, Tuple, TypeVar, Union
 
 from . import _shoal
+
+if TYPE_CHECKING:  # numpy is imported at the first use
+    from numpy import ndarray
+    from numpy.typing import ArrayLike, DTypeLike, NDArray
+
+    Arrays = TypeVar("Arrays", bound="ndarray[Any, Any]")
 
 Shape = Union[int, Sequence[int]]
 
 
-def empty(shape: Shape, dtype: Any = float, order: str = "C") -> Any:
+def empty(shape: Shape, dtype: DTypeLike = float, order: str = "C") -> NDArray[Any]:
     """Makes an array in shared memory. Its elements are undefined."""
     return _make(shape, dtype, order, False)
 
 
-def zeros(shape: Shape, dtype: Any = float, order: str = "C") -> Any:
+def zeros(shape: Shape, dtype: DTypeLike = float, order: str = "C") -> NDArray[Any]:
     """Makes an array of zeros in shared memory."""
     return _make(shape, dtype, order, True)
 
 
-def ones(shape: Shape, dtype: Any = float, order: str = "C") -> Any:
+def ones(shape: Shape, dtype: DTypeLike = float, order: str = "C") -> NDArray[Any]:
     """Makes an array of ones in shared memory."""
     return full(shape, 1, dtype, order)
 
 
-def full(shape: Shape, fill_value: Any, dtype: Any = None, order: str = "C") -> Any:
+def full(shape: Shape, fill_value: Any, dtype: DTypeLike | None = None, order: str = "C") -> NDArray[Any]:
     """Makes an array in shared memory whose elements are fill_value. The dtype is that of the value unless given."""
     import numpy
 
@@ -37,28 +45,29 @@ def full(shape: Shape, fill_value: Any, dtype: Any = None, order: str = "C") -> 
     return array
 
 
-def empty_like(array: Any, dtype: Any = None) -> Any:
+def empty_like(array: ArrayLike, dtype: DTypeLike | None = None) -> NDArray[Any]:
     """Makes an array in shared memory with the shape and the order of another one, and its dtype unless one is given.
     Its elements are undefined."""
     return _make_like(array, dtype, False)
 
 
-def zeros_like(array: Any, dtype: Any = None) -> Any:
+def zeros_like(array: ArrayLike, dtype: DTypeLike | None = None) -> NDArray[Any]:
     """Makes an array of zeros in shared memory with the shape and the order of another one, and its dtype unless one is
     given."""
     return _make_like(array, dtype, True)
 
 
-def from_numpy(array: Any) -> Any:
+def from_numpy(array: Arrays) -> Arrays:
     """Copies an array into shared memory. The copy has the same shape, dtype, order and class."""
     import numpy
 
     if _is_torch(array):
         raise TypeError("from_numpy() takes numpy arrays; shoal.share() shares a torch tensor in place")
     array = numpy.asanyarray(array)
-    copy = _make_like(array, None, False)
+    copy: Any = _make_like(array, None, False)
     copy[...] = array
-    return copy if type(array) is numpy.ndarray else copy.view(type(array))
+    shared: Arrays = copy if type(array) is numpy.ndarray else copy.view(type(array))
+    return shared
 
 
 def share(x: Any) -> Any:
@@ -92,7 +101,7 @@ def _is_torch(x: Any) -> bool:
     return tensor_type is not None and isinstance(x, tensor_type)
 
 
-def _make_like(array: Any, dtype: Any, zeroed: bool) -> Any:
+def _make_like(array: Any, dtype: Any, zeroed: bool) -> NDArray[Any]:
     import numpy
 
     array = numpy.asanyarray(array)
@@ -108,7 +117,7 @@ def _sizes(shape: Shape) -> Tuple[int, ...]:
         raise TypeError(f"the shape must be a whole number or several of them, not {shape!r}") from None
 
 
-def _make(shape: Shape, dtype: Any, order: str, zeroed: bool) -> Any:
+def _make(shape: Shape, dtype: Any, order: str, zeroed: bool) -> NDArray[Any]:
     import numpy
 
     dtype = numpy.dtype(dtype)

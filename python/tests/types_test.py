@@ -34,6 +34,8 @@ class Types(unittest.TestCase):
                  "mp.Process(targets=print)": "call-arg",
                  "shoal.train(worker=3)": "arg-type",
                  "x: int = shoal.tensor([1]).dtype": "assignment",
+                 "shoal.zeros(3).no_such_name": "attr-defined",  # Y14: it was Any
+                 "shoal.from_numpy([1, 2])": "type-var",
                  "mp.get_context('fork').Lock().acquire(timeout='a')": "arg-type"}
         path = pathlib.Path(self.cache) / "wrong.py"
         path.write_text("import shoal\nimport shoal.multiprocessing as mp\n" + "\n".join(wrong))

@@ -1,7 +1,9 @@
 """The names of torch.multiprocessing.queue. The queues are those of queues.py."""
 from __future__ import annotations
 
-from .queues import Empty, Full, Queue, SimpleQueue
+from queue import Empty, Full
+
+from .queues import Queue, SimpleQueue
 from .reduction import ForkingPickler
 
 TYPE_CHECKING = False  # importing typing would slow the start of every child

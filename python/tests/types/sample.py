@@ -54,6 +54,9 @@ def main() -> None:
         squares: list[int] = pool.map(square, range(10))
     print(text, squares)
 
+    array = shoal.zeros((2, 3), dtype="f4")
+    rows: int = array.shape[0]
+    print(rows, shoal.from_numpy(array).sum(), shoal.empty_like(array, dtype=int), shoal.full(3, 1.5).mean())
     t = shoal.tensor([[1.0, 2.0]], dtype="f64", shared=True)
     shape: tuple[int, ...] = t.shape
     shoal.save("a.safetensors", {"t": t, "u": shoal.from_dlpack(t)}, {"by": "me"})
