@@ -122,7 +122,7 @@ def _join_all(processes: List[Any], seconds: float) -> None:
 
 def _end(processes: List[Any], grace_period: Optional[float] = None) -> None:
     import logging
-    log = logging.getLogger("shoal.multiprocessing.spawn")
+    log = logging.getLogger("torch.multiprocessing.spawn")  # torch's, which programs may have configured
     for process in processes:
         if process.is_alive():
             log.warning("Terminating process %s via signal SIGTERM", process.pid)
