@@ -18,8 +18,17 @@
  * Numbers. Integers wrap around. A number given as a double to a tensor of integers must be whole and in the dtype's
  * range (else SHOAL_ETYPE: convert the tensor with shoal_to first); add_scalar and mul_scalar on u8 accept -255 to
  * 255. For the same reason a float tensor without dims cannot be combined with an integer tensor. Every bool byte
- * other than 0 is true. NaN and infinities behave as in PyTorch, in gradients too, with two exceptions: the gradient
- * of prod over a row with a zero is 0 where PyTorch has NaN, and pow_scalar with +-0.5 follows pow.
+ * other than 0 is true.
+ *
+ * NaN, infinities and overflow behave as in PyTorch on a CPU, in gradients too, except:
+ *   prod                the gradient over a row with a zero is 0 where PyTorch has NaN
+ *   pow_scalar          +-0.5 follows pow
+ *   bce_with_logits     an infinite logit costs 0 or infinity, where PyTorch has NaN; a mean divides the gradient
+ *                       before it multiplies it, so the gradient of the target overflows later
+ *   cross_entropy       a row with the target -100 has the gradient 0, even if its logits are NaN or all -infinity,
+ *                       where PyTorch has NaN
+ *   sigmoid, gelu,      results near 0 keep their digits, where PyTorch rounds them to 0: sigmoid(-89), gelu(-9),
+ *   bce_with_logits     the loss of the logit -20; gelu of infinity is infinity, where some versions have NaN
  */
 #ifndef SHOAL_OPS_H
 #define SHOAL_OPS_H
@@ -158,8 +167,9 @@ shoal_tensor *shoal_logsumexp(shoal_tensor *a, int dim, bool keep); /* log(sum(e
 shoal_tensor *shoal_norm(shoal_tensor *a);
 
 /* Multiplies two matrices, or batches of matrices with leading dims that broadcast: [..., m, k] and [..., k, n] give
- * [..., m, n]. A vector is refused: make it a matrix first (shoal_unsqueeze). The result belongs to the scope; NULL on
- * failure. Errors: SHOAL_EINVAL if the shapes do not fit; SHOAL_ETYPE; SHOAL_ENOMEM. */
+ * [..., m, n]. A vector is refused: make it a matrix first (shoal_unsqueeze). Both are f32, f64, i64 or i32. The result
+ * belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if the shapes do not fit; SHOAL_ETYPE, for u8 and bool
+ * too; SHOAL_ENOMEM. */
 shoal_tensor *shoal_matmul(shoal_tensor *a, shoal_tensor *b);
 
 /* Compute x times the transpose of w, plus b; linear_relu also applies relu, in one pass. x is [..., in], w [out,
@@ -168,16 +178,18 @@ shoal_tensor *shoal_matmul(shoal_tensor *a, shoal_tensor *b);
 shoal_tensor *shoal_linear(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b);
 shoal_tensor *shoal_linear_relu(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b);
 
-/* Join count tensors along an existing dim (cat) or a new one (stack). The result belongs to the scope; NULL on
- * failure. Errors: SHOAL_EINVAL if the shapes do not fit or count is 0; SHOAL_ETYPE; SHOAL_ENOMEM. */
+/* Join count tensors along an existing dim (cat) or a new one (stack). cat leaves out tensors [0] among tensors of more
+ * dims. The result belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if shapes or dtypes do not fit or count
+ * is 0; SHOAL_ENOMEM. */
 shoal_tensor *shoal_cat(shoal_tensor *const *parts, size_t count, int dim);
 shoal_tensor *shoal_stack(shoal_tensor *const *parts, size_t count, int dim);
 
 /* Read or add elements by index, as in PyTorch. index_select takes whole slices along a dim. gather takes one element
- * along a dim for each index. scatter_add returns a copy of a with source added at the indices. embedding takes rows
- * of weight. one_hot makes a tensor with a new last dim of size classes. Indices are i64 or i32. The result belongs
- * to the scope; NULL on failure. Errors: SHOAL_EINVAL if an index is out of range (the text has the index and the
- * bound) or the shapes do not fit; SHOAL_ETYPE; SHOAL_ENOMEM. */
+ * along a dim for each index. scatter_add returns a copy of a with source added at the indices; it needs f32, f64, i64
+ * or i32, and uses the beginning of a source that is larger than the index. embedding takes rows of weight. one_hot
+ * makes a tensor with a new last dim of size classes. Indices are i64 or i32. The result belongs to the scope; NULL on
+ * failure. Errors: SHOAL_EINVAL if an index is out of range (the text has the index and the bound) or the shapes do not
+ * fit; SHOAL_ETYPE; SHOAL_ENOMEM. */
 shoal_tensor *shoal_index_select(shoal_tensor *a, int dim, shoal_tensor *index);
 shoal_tensor *shoal_gather(shoal_tensor *a, int dim, shoal_tensor *index);
 shoal_tensor *shoal_scatter_add(shoal_tensor *a, int dim, shoal_tensor *index, shoal_tensor *source);
@@ -228,10 +240,10 @@ typedef enum shoal_reduction {
     SHOAL_NONE,
 } shoal_reduction;
 
-/* Compute the loss of a classifier. nll_loss takes log-probabilities x [N, C], cross_entropy takes logits. target [N]
- * has i64 classes; targets of -100 are skipped. weight [C], for nll_loss_with, weighs the classes and may be NULL.
- * Without _with the losses are averaged. The result belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if the
- * shapes do not fit or a class is out of range; SHOAL_ETYPE; SHOAL_ENOMEM. */
+/* Compute the loss of a classifier. nll_loss takes log-probabilities x [N, C, ...], cross_entropy takes logits. target
+ * [N, ...] has i64 or i32 classes; targets of -100 are skipped. weight [C], for nll_loss_with, weighs the classes and
+ * may be NULL. Without _with the losses are averaged. The result belongs to the scope; NULL on failure. Errors:
+ * SHOAL_EINVAL if the shapes do not fit or a class is out of range; SHOAL_ETYPE; SHOAL_ENOMEM. */
 shoal_tensor *shoal_nll_loss(shoal_tensor *x, shoal_tensor *target);
 shoal_tensor *shoal_cross_entropy(shoal_tensor *x, shoal_tensor *target);
 shoal_tensor *shoal_nll_loss_with(shoal_tensor *x, shoal_tensor *target, shoal_tensor *weight,

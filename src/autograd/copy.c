@@ -104,7 +104,10 @@ static shoal_err copy_backward(sh_back *b)
     if (sh_back_needs(b, 0)) {
         err = sh_back_give(b, 0, sh_scope_add(shoal_zeros_like(sh_back_grad(b, 0))));
     }
-    return err == SHOAL_OK ? sh_back_give(b, 1, sh_back_grad(b, 0)) : err;
+    sh_shape s;
+    sh_back_shape(b, 1, &s);
+    /* converted before sh_back_give sums what was repeated, so that the sum has the precision of in[1] */
+    return err == SHOAL_OK && sh_back_needs(b, 1) ? sh_back_give(b, 1, shoal_to(sh_back_grad(b, 0), s.dtype)) : err;
 }
 
 const sh_op sh_op_copy = {"copy_", SH_OP_COPIES, copy_shape, copy_forward, copy_backward};

@@ -199,6 +199,66 @@ START_TEST(infinite_logits)
 }
 END_TEST
 
+/* N1: a row that is skipped has no gradient; PyTorch gives NaN for the second row. */
+START_TEST(skipped_rows)
+{
+    shoal_tensor *x = shoal_reshape(DOUBLES(false, 0, 0, -INFINITY, -INFINITY, NAN, 1), SHOAL_SHAPE(3, 2));
+    ck_assert_ok(shoal_tensor_set_requires_grad(x, true));
+    int64_t classes[] = {0, -100, -100};
+    shoal_tensor *target = shoal_scoped(shoal_from_data(SHOAL_I64, classes, SHOAL_SHAPE(3)));
+    ck_assert_ok(shoal_backward(shoal_cross_entropy(x, target)));
+    EXPECT(shoal_tensor_grad(x), -0.5, 0.5, 0, 0, 0, 0);
+    ck_assert_ptr_null(shoal_cross_entropy(x, shoal_unsqueeze(target, 1)));
+    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "x must be [N, C, …]"));
+    shoal_scope_release(0);
+}
+END_TEST
+
+/* N1: the gradient of a copy is summed in the dtype of what was copied. */
+START_TEST(gradient_of_a_copy)
+{
+    shoal_tensor *x = DOUBLES(true, 7);
+    shoal_tensor *a = shoal_scoped(shoal_zeros(SHOAL_F32, SHOAL_SHAPE(3)));
+    shoal_tensor *g = shoal_to(DOUBLES(false, 1, 0x1p-30, 0x1p-30), SHOAL_F32);
+    ck_assert_ok(shoal_backward_with(shoal_copy_(a, x), g, false));
+    EXPECT(shoal_tensor_grad(x), 1 + 0x1p-29);
+    shoal_scope_release(0);
+}
+END_TEST
+
+/* N1: what gather and its like refuse, and why. */
+START_TEST(indices)
+{
+    shoal_tensor *bytes = shoal_scoped(shoal_ones(SHOAL_U8, SHOAL_SHAPE(2, 2)));
+    shoal_tensor *zeros = shoal_scoped(shoal_zeros(SHOAL_I64, SHOAL_SHAPE(2, 2)));
+    ck_assert_ptr_null(shoal_scatter_add(bytes, 0, zeros, bytes));
+    ck_assert_err(shoal_last_error(), SHOAL_ETYPE);
+    ck_assert_ptr_null(shoal_matmul(bytes, bytes));
+    ck_assert_err(shoal_last_error(), SHOAL_ETYPE);
+
+    shoal_tensor *source = DOUBLES(true, 1, 2, 3), *index = shoal_narrow(shoal_reshape(zeros, SHOAL_SHAPE(4)), 0, 0, 2);
+    shoal_tensor *sum = shoal_scatter_add(DOUBLES(false, 10, 20), 0, index, source);
+    EXPECT(sum, 13, 20);
+    ck_assert_ok(shoal_backward(total(sum)));
+    EXPECT(shoal_tensor_grad(source), 1, 1, 0);
+    ck_assert_ptr_null(shoal_scatter_add(DOUBLES(false, 10, 20), 0, index, DOUBLES(false, 1)));
+    ck_assert_err(shoal_last_error(), SHOAL_EINVAL);
+
+    shoal_tensor *one = shoal_scoped(shoal_scalar(SHOAL_F32, 5));
+    ck_assert_ptr_null(shoal_index_select(one, 0, index));
+    ck_assert_err(shoal_last_error(), SHOAL_EINVAL);
+    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "it has one element"));
+    ck_assert_ptr_null(shoal_index_select(bytes, 0, zeros));
+    ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "the index must be 1-d"));
+
+    shoal_tensor *mixed[] = {shoal_scoped(shoal_zeros(SHOAL_F64, SHOAL_SHAPE(0))), one};
+    mixed[1] = shoal_scoped(shoal_zeros(SHOAL_F32, SHOAL_SHAPE(2, 2)));
+    ck_assert_ptr_null(shoal_cat(mixed, 2, 0)); /* the dtypes differ */
+    ck_assert_err(shoal_last_error(), SHOAL_EINVAL);
+    shoal_scope_release(0);
+}
+END_TEST
+
 /* A view and its base share memory but have separate histories. The one that was not changed itself does not know of
  * the change, so its gradients would silently be wrong. */
 START_TEST(another_view_was_changed)
@@ -242,6 +302,9 @@ static Suite *suite(void)
     tcase_add_test(tc, fractions_for_integers);
     tcase_add_test(tc, bytes_of_bools);
     tcase_add_test(tc, infinite_logits);
+    tcase_add_test(tc, skipped_rows);
+    tcase_add_test(tc, gradient_of_a_copy);
+    tcase_add_test(tc, indices);
     tcase_add_test(tc, another_view_was_changed);
     suite_add_tcase(s, tc);
     return s;

@@ -108,6 +108,7 @@ static shoal_tensor *lstm(shoal_tensor **in)
     X(cat, "cat", shoal_cat(in, 3, 1)) \
     X(cat, "stack", shoal_stack(in, 2, 1)) \
     X(index_select, "index_select", shoal_index_select(x, 1, y)) \
+    X(index_select, "index_select.0", shoal_index_select(x, 0, y)) \
     X(index_select, "embedding", shoal_embedding(x, y)) \
     X(gather, "gather", shoal_gather(x, 1, y)) \
     X(scatter_add, "scatter_add", shoal_scatter_add(x, 0, y, z)) \

@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 shoal_tensor *sh_as_index(shoal_tensor *t, const char *op)
@@ -98,6 +99,30 @@ static bool any_released(const char *call, shoal_tensor *const *parts, size_t co
     return false;
 }
 
+/* As in PyTorch, a tensor [0] can be joined with tensors of more dims, and adds nothing to them. */
+static bool adds_nothing(const shoal_tensor *t, const shoal_tensor *other)
+{
+    return t && t->ndim == 1 && t->count == 0 && other && other->ndim > 1 && other->dtype == t->dtype;
+}
+
+/* Joins the parts without those that add nothing to parts[first]. */
+static shoal_tensor *cat_others(shoal_tensor *const *parts, size_t count, size_t first, int dim)
+{
+    shoal_tensor **others = malloc(count * sizeof *others);
+    if (!others) {
+        (void)sh_fail(SHOAL_ENOMEM, "no memory for %zu parts of cat", count);
+        return NULL;
+    }
+    size_t kept = 0;
+    for (size_t i = 0; i < count; i++) {
+        others[kept] = parts[i];
+        kept += !adds_nothing(parts[i], parts[first]);
+    }
+    shoal_tensor *t = shoal_cat(others, kept, dim);
+    free(others);
+    return t;
+}
+
 shoal_tensor *shoal_cat(shoal_tensor *const *parts, size_t count, int dim)
 {
     if (count > 0 && !parts) {
@@ -109,6 +134,11 @@ shoal_tensor *shoal_cat(shoal_tensor *const *parts, size_t count, int dim)
     }
     if (any_released(__func__, parts, count)) {
         return NULL;
+    }
+    for (size_t i = 1; i < count; i++) {
+        if (adds_nothing(parts[i - 1], parts[i]) || adds_nothing(parts[i], parts[i - 1])) {
+            return cat_others(parts, count, parts[i - 1] && parts[i - 1]->ndim > 1 ? i - 1 : i, dim);
+        }
     }
     if (!parts[0] || sh_dim(&dim, parts[0]->ndim, "cat") != SHOAL_OK) {
         return NULL;
@@ -172,7 +202,7 @@ static sh_index_shape around(const sh_shape *s, int64_t dim, int64_t count)
 static shoal_err index_select_shape(sh_call *c)
 {
     const shoal_tensor *a = c->in[0], *index = c->in[1];
-    if (index->ndim != 1 || a->ndim < 1) {
+    if (index->ndim != 1) {
         sh_text ta, ti;
         return sh_fail(SHOAL_EINVAL, "index_select of %s by %s: the index must be 1-d", sh_tensor_text(&ta, a),
                        sh_tensor_text(&ti, index));
@@ -218,6 +248,16 @@ shoal_tensor *shoal_index_select(shoal_tensor *a, int dim, shoal_tensor *index)
     SH_NEED_TENSOR_OR_NULL(index);
     if (!a || sh_dim(&dim, a->ndim, "index_select") != SHOAL_OK) {
         return NULL;
+    }
+    /* as in PyTorch, an index without dims counts as one of one, and a tensor without dims as one of one element */
+    index = index->ndim == 0 ? shoal_reshape(index, SHOAL_SHAPE(1)) : index;
+    if (a->ndim == 0) {
+        if (index && index->count != 1) {
+            (void)sh_fail(SHOAL_EINVAL, "index_select of a tensor without dims by %lld indices: it has one element",
+                          (long long)index->count);
+            return NULL;
+        }
+        return shoal_reshape(shoal_index_select(shoal_reshape(a, SHOAL_SHAPE(1)), 0, index), SHOAL_SCALAR);
     }
     return sh_run(
         &sh_op_index_select,
@@ -299,6 +339,10 @@ static shoal_err scatter_add_shape(sh_call *c)
 {
     const shoal_tensor *a = c->in[0], *index = c->in[1], *source = c->in[2];
     shoal_err err = check_around(c, a, index);
+    if (err == SHOAL_OK &&
+        !(a->dtype == SHOAL_F32 || a->dtype == SHOAL_F64 || a->dtype == SHOAL_I64 || a->dtype == SHOAL_I32)) {
+        err = sh_fail(SHOAL_ETYPE, "scatter_add supports f32, f64, i64 and i32, not %s", shoal_dtype_name(a->dtype));
+    }
     if (err == SHOAL_OK && (source->dtype != a->dtype || source->ndim != index->ndim ||
                             memcmp(source->shape, index->shape, sizeof index->shape[0] * (size_t)index->ndim) != 0)) {
         sh_text ta, ts, ti;
@@ -337,6 +381,10 @@ shoal_tensor *shoal_scatter_add(shoal_tensor *a, int dim, shoal_tensor *index, s
     SH_NEED_TENSOR_OR_NULL(source);
     if (!a || sh_dim(&dim, a->ndim, "scatter_add") != SHOAL_OK) {
         return NULL;
+    }
+    /* as in PyTorch, a larger source is used from its beginning */
+    for (int d = 0; d < index->ndim && source && source->ndim == index->ndim; d++) {
+        source = source->shape[d] > index->shape[d] ? shoal_narrow(source, d, 0, index->shape[d]) : source;
     }
     return sh_run(&sh_op_scatter_add,
                   &(sh_call){.in = {a, sh_as_index(index, "scatter_add"), source}, .in_count = 3, .a.i = {dim}}, 3);

@@ -12,6 +12,7 @@ typedef struct loss {
     shoal_tensor *(*value)(shoal_tensor *x, shoal_tensor *t);
     shoal_tensor *(*by_x)(shoal_tensor *x, shoal_tensor *t);
     shoal_tensor *(*by_target)(shoal_tensor *x, shoal_tensor *t);
+    double factor; /* of both derivatives; 0 stands for 1 */
 } loss;
 
 static shoal_err loss_shape(sh_call *c)
@@ -57,17 +58,23 @@ static shoal_err loss_forward(sh_call *c, const loss *l)
     return c->kernels->reduce->reduce(c->exec, c->a.i[0] == SHOAL_MEAN ? SH_REDUCE_MEAN : SH_REDUCE_SUM, &out, &in);
 }
 
+/* A mean's 1 / count goes into the factor, as in PyTorch, or else into g. The order decides what overflows. */
 static shoal_err loss_backward(sh_back *b, const loss *l)
 {
     shoal_tensor *x = sh_back_saved(b, 0), *t = sh_back_saved(b, 1), *g = sh_back_grad(b, 0);
-    if (sh_back_attrs(b)->i[0] == SHOAL_MEAN) {
-        g = shoal_mul_scalar(g, 1 / (double)x->count);
+    bool mean = sh_back_attrs(b)->i[0] == SHOAL_MEAN;
+    double share = mean ? 1 / (double)x->count : 1, factor = l->factor * share;
+    if (mean && factor == 0) {
+        g = shoal_mul_scalar(g, share);
     }
     shoal_err err = g ? SHOAL_OK : shoal_last_error();
-    if (err == SHOAL_OK && sh_back_needs(b, 0)) {
-        err = sh_back_give(b, 0, shoal_mul(l->by_x(x, t), g));
+    for (int i = 0; err == SHOAL_OK && i < 2; i++) {
+        if (sh_back_needs(b, i)) {
+            shoal_tensor *d = i == 0 ? l->by_x(x, t) : l->by_target(x, t);
+            err = sh_back_give(b, i, shoal_mul(factor != 0 ? shoal_mul_scalar(d, factor) : d, g));
+        }
     }
-    return err == SHOAL_OK && sh_back_needs(b, 1) ? sh_back_give(b, 1, shoal_mul(l->by_target(x, t), g)) : err;
+    return err;
 }
 
 #define LOSS(name, table)                                                                                              \
@@ -94,7 +101,7 @@ static shoal_tensor *mse_value(shoal_tensor *x, shoal_tensor *t)
 
 static shoal_tensor *mse_by_x(shoal_tensor *x, shoal_tensor *t)
 {
-    return shoal_mul_scalar(shoal_sub(x, t), 2);
+    return shoal_sub(x, t);
 }
 
 static shoal_tensor *mse_by_target(shoal_tensor *x, shoal_tensor *t)
@@ -102,7 +109,7 @@ static shoal_tensor *mse_by_target(shoal_tensor *x, shoal_tensor *t)
     return mse_by_x(t, x);
 }
 
-static const loss mse = {mse_value, mse_by_x, mse_by_target};
+static const loss mse = {mse_value, mse_by_x, mse_by_target, 2};
 LOSS(mse_loss, mse)
 
 /* ---- l1: |d| ---- */
@@ -122,7 +129,7 @@ static shoal_tensor *l1_by_target(shoal_tensor *x, shoal_tensor *t)
     return l1_by_x(t, x);
 }
 
-static const loss l1 = {l1_value, l1_by_x, l1_by_target};
+static const loss l1 = {l1_value, l1_by_x, l1_by_target, 0};
 LOSS(l1_loss, l1)
 
 /* ---- smooth l1: d²/2 up to |d| = 1, |d| - 1/2 beyond. With m = min(|d|, 1) that is m · (|d| - m/2) ---- */
@@ -143,7 +150,7 @@ static shoal_tensor *smooth_by_target(shoal_tensor *x, shoal_tensor *t)
     return smooth_by_x(t, x);
 }
 
-static const loss smooth_l1 = {smooth_value, smooth_by_x, smooth_by_target};
+static const loss smooth_l1 = {smooth_value, smooth_by_x, smooth_by_target, 0};
 LOSS(smooth_l1_loss, smooth_l1)
 
 /* ---- bce_with_logits: max(x, 0) - x·t + log(1 + e^-|x|) = |x|·u + log(1 + e^-|x|), u = x > 0 ? 1 - t : t ---- */
@@ -177,5 +184,5 @@ static shoal_tensor *bce_by_target(shoal_tensor *x, shoal_tensor *t)
     return shoal_neg(x);
 }
 
-static const loss bce = {bce_value, bce_by_x, bce_by_target};
+static const loss bce = {bce_value, bce_by_x, bce_by_target, 0};
 LOSS(bce_with_logits, bce)

@@ -26,7 +26,7 @@ static shoal_err layer_norm_shape(sh_call *c)
     const shoal_tensor *x = c->in[0], *w = c->in[1], *b = c->in[2];
     int64_t dims = c->a.i[0];
     bool good = (x->dtype == SHOAL_F32 || x->dtype == SHOAL_F64) && dims >= 1 && dims <= x->ndim &&
-                norm_shape(x, dims).n > 0 && has_last_dims(w, x, (int)dims) && has_last_dims(b, x, (int)dims);
+                has_last_dims(w, x, (int)dims) && has_last_dims(b, x, (int)dims);
     if (!good) {
         sh_text tx, tw, tb;
         return sh_fail(SHOAL_EINVAL,
@@ -58,6 +58,9 @@ static shoal_err layer_norm_forward(sh_call *c)
             return shoal_last_error();
         }
     }
+    if (x->count == 0) {
+        return SHOAL_OK;
+    }
     return c->kernels->norm->layer_norm(c->exec, &shape, c->a.d[0], sh_tensor_ptr(c->out[0]), ptr_or_null(mean),
                                         ptr_or_null(rstd), sh_tensor_ptr(x), ptr_or_null(c->in[1]),
                                         ptr_or_null(c->in[2]));
@@ -76,9 +79,12 @@ static shoal_err layer_norm_backward(sh_back *b)
         db = sh_zeros_on(dw, dw->ndim, dw->shape);
     }
     sh_norm_shape shape = norm_shape(x, sh_back_attrs(b)->i[0]);
-    shoal_err err = sh_back_kernels(b)->norm->layer_norm_backward(
-        sh_back_exec(b), &shape, ptr_or_null(dx), ptr_or_null(dw), ptr_or_null(db), sh_tensor_ptr(g), sh_tensor_ptr(x),
-        ptr_or_null(w), sh_tensor_ptr(sh_back_saved(b, 2)), sh_tensor_ptr(sh_back_saved(b, 3)));
+    shoal_err err = SHOAL_OK;
+    if (x->count > 0) {
+        err = sh_back_kernels(b)->norm->layer_norm_backward(
+            sh_back_exec(b), &shape, ptr_or_null(dx), ptr_or_null(dw), ptr_or_null(db), sh_tensor_ptr(g),
+            sh_tensor_ptr(x), ptr_or_null(w), sh_tensor_ptr(sh_back_saved(b, 2)), sh_tensor_ptr(sh_back_saved(b, 3)));
+    }
     if (err == SHOAL_OK && dx) {
         err = sh_back_give(b, 0, dx);
     }

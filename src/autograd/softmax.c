@@ -85,7 +85,7 @@ static shoal_err refuse_classes(const sh_call *c)
 {
     sh_text tx, tt, tw;
     return sh_fail(SHOAL_EINVAL,
-                   "%s: x %s, target %s, weight %s; x must be [N, C] of floats, the target [N], the weight [C]",
+                   "%s: x %s, target %s, weight %s; x must be [N, C, …] of floats, the target [N, …], the weight [C]",
                    c->op->name, sh_tensor_text(&tx, c->in[0]), sh_tensor_text(&tt, c->in[1]),
                    c->in[2] ? sh_tensor_text(&tw, c->in[2]) : "none");
 }

@@ -102,7 +102,7 @@ static inline bool sh_binary_is_comparison(sh_binary_op op)
 }
 
 /* out = g · f'(…) for floats: the gradient of f. `saved` is f's result y,
- * or its input x where the comment says "x:". */
+ * or its input x where the comment says "x:". The order of the products is PyTorch's: it decides what overflows. */
 typedef enum sh_grad_op {
     SH_GRAD_RELU,       /* y <= 0 ? 0 : g; where y is NaN, g passes */
     SH_GRAD_SIGMOID,    /* g · y · (1 - y) */
@@ -112,9 +112,9 @@ typedef enum sh_grad_op {
     SH_GRAD_EXP,        /* g · y */
     SH_GRAD_LOG,        /* x: g / x */
     SH_GRAD_SQRT,       /* g / (2y) */
-    SH_GRAD_RSQRT,      /* -g · y³ / 2 */
-    SH_GRAD_RECIPROCAL, /* -g · y² */
-    SH_GRAD_SQUARE,     /* x: 2 · g · x */
+    SH_GRAD_RSQRT,      /* (-g / 2) · (y · y · y) */
+    SH_GRAD_RECIPROCAL, /* -g · (y · y) */
+    SH_GRAD_SQUARE,     /* x: g · (2 · x) */
     SH_GRAD_SIN,        /* x: g · cos(x) */
     SH_GRAD_COS,        /* x: -g · sin(x) */
     SH_GRAD_LEAKY_RELU, /* x: x > 0 ? g : p · g */

@@ -48,8 +48,8 @@ def b(*shape):
     return torch.rand(shape, generator=generator) < 0.5
 
 
-def case(name, function, *inputs):
-    cases.append((name, function, inputs))
+def case(name, function, *inputs, grad=None):
+    cases.append((name, function, inputs, grad))
 
 
 ZEROS = [-1.5, -1.0, -0.0, 0.0, 0.5, 1.0, 2.0]
@@ -326,7 +326,30 @@ for rows, inner, outer in ((0, 3, 4), (2, 0, 4), (1, 130, 17), (7, 33, 9), (20, 
 case("linear", F.linear, n(2, 1, 2, 1, 1, 1, 2, 3), n(4, 3), n(4))
 case("matmul", torch.matmul, n(2, 1, 2, 1, 1, 1, 2, 3), n(2, 1, 3, 4))
 
-
+# N1: products that overflow in f32 or in f64, depending on their order; infinite gradients; tensors of nothing and without dims.
+WIDE = [0.0, 1e-30, 1e-160, 0.5, 3.0, 1e20, 2e38, 1e200, 1.5e308, INF, NAN]
+PAIRED = t([x for x in WIDE for _ in WIDE]), t([g for _ in WIDE for g in WIDE])
+for name, function in (("square", torch.square), ("rsqrt", torch.rsqrt), ("reciprocal", torch.reciprocal),
+                       ("pow_scalar.2", lambda x: x ** 2.0)):
+    case(name, function, PAIRED[0], grad=PAIRED[1])
+for name, function in (("sigmoid", torch.sigmoid), ("tanh", torch.tanh), ("gelu", F.gelu)):
+    for gradient in (INF, -INF, NAN, 1e38, 0.0):
+        case(name, function, t([-2.0, 0.0, 0.5, 3.0]), grad=torch.full((4,), gradient, dtype=torch.float64))
+for reduction in ("mean", "sum", "none"):
+    for gradient in (1e-30, 0.5, 3.0, 1e38):
+        case("mse_loss." + reduction, lambda x, y, r=reduction: F.mse_loss(x, y, reduction=r),
+             t([2e38, -2e38, 1.7e308, 1e-30, 1.0, INF]), t([0.0, 1.0, -1.0, 0.0, -1e38, 0.0]),
+             grad=torch.full((6,) if reduction == "none" else (), gradient, dtype=torch.float64))
+HERE, MORE = torch.tensor([[1, 0], [1, 2]]), n(3, 4)
+assert torch.equal(torch.zeros(3, 2).double().scatter_add(0, HERE, MORE), torch.zeros(3, 2).double().scatter_add(0, HERE, MORE[:2, :2]))
+case("scatter_add", lambda x, k, s: x.scatter_add(0, k, s[:2, :2]), n(3, 2), HERE, MORE)  # PyTorch has no gradient of a larger source
+case("index_select.0", lambda x, k: torch.index_select(x, 0, k), t(5.0), torch.tensor([0]))
+case("index_select.0", lambda x, k: torch.index_select(x, 0, k), t(5.0), torch.tensor(0))
+case("index_select.0", lambda x, k: torch.index_select(x, 0, k), n(3, 2), torch.tensor(1))
+case("cat", lambda x, y, z: torch.cat((x, y, z), 1), n(2, 3), n(0), n(2, 2))
+case("cat", lambda x, y, z: torch.cat((x, y, z), 1), n(0), n(0), n(2, 2))
+case("layer_norm", lambda x, w, c: F.layer_norm(x, w.shape, w, c, 1e-5), n(2, 0), n(0), n(0))
+case("layer_norm", lambda x, w, c: F.layer_norm(x, w.shape, w, c, 1e-5), n(0, 3), n(3), n(3))
 
 def record(role, tensor):
     code, numpy_type = DTYPES[tensor.dtype]
@@ -334,12 +357,12 @@ def record(role, tensor):
     return head + tensor.detach().contiguous().numpy().astype(numpy_type).tobytes()
 
 
-def run(name, function, inputs, dtype):
+def run(name, function, inputs, grad, dtype):
     given = [x.detach().to(dtype).requires_grad_(True) if x.dtype in FLOATS else x for x in inputs]
     result = function(*given)
     records = [record(b"i", x) for x in given] + [record(b"o", result)]
     if result.requires_grad:
-        weights = torch.randn(result.shape, dtype=torch.float64, generator=generator).to(result.dtype)
+        weights = (torch.randn(result.shape, dtype=torch.float64, generator=generator) if grad is None else grad).to(result.dtype)
         result.backward(weights)
         records.append(record(b"w", weights))
         for x in given:
@@ -351,15 +374,15 @@ def run(name, function, inputs, dtype):
 
 def main():
     out = []
-    for name, function, inputs in cases:
+    for name, function, inputs, grad in cases:
         floats = any(x.dtype in FLOATS for x in inputs)
         for dtype in FLOATS if floats else FLOATS[:1]:
-            out.append(run(name, function, inputs, dtype))
+            out.append(run(name, function, inputs, grad, dtype))
     path = os.path.join(os.path.dirname(os.path.abspath(__file__)), "ops.bin")
     with open(path, "wb") as file:
         file.write(b"SHOALGLD" + struct.pack("<I", len(out)) + b"".join(out))
     print("%s: %d runs of %d cases, %d bytes, torch %s" % (
-        path, len(out), len({name for name, _, _ in cases}), os.path.getsize(path), torch.__version__))
+        path, len(out), len({name for name, *_ in cases}), os.path.getsize(path), torch.__version__))
 
 
 main()

@@ -106,9 +106,9 @@ typedef uint32_t unsigned_u8;
     X(EXP, exp_grad, a *b)                                                                                             \
     X(LOG, log_grad, a / b)                                                                                            \
     X(SQRT, sqrt_grad, a / (2 * b))                                                                                    \
-    X(RSQRT, rsqrt_grad, a *b *b *b / -2)                                                                              \
-    X(RECIPROCAL, reciprocal_grad, -a *b *b)                                                                           \
-    X(SQUARE, square_grad, 2 * a * b)                                                                                  \
+    X(RSQRT, rsqrt_grad, a *(T)-0.5 * (b * b * b))                                                                     \
+    X(RECIPROCAL, reciprocal_grad, -a *(b * b))                                                                        \
+    X(SQUARE, square_grad, a *(2 * b))                                                                                 \
     X(SIN, sin_grad, a *COS(b))                                                                                        \
     X(COS, cos_grad, -a *SIN(b))                                                                                       \
     X(LEAKY_RELU, leaky_relu_grad, b > 0 ? a : a * x)                                                                  \

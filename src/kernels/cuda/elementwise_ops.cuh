@@ -160,9 +160,9 @@ SH_BOTH static inline void float_two(int op, T x, T y, const T (&in)[V], const T
     case TWO_GRAD + SH_GRAD_EXP: EACH2(a * b);
     case TWO_GRAD + SH_GRAD_LOG: EACH2(a / b);
     case TWO_GRAD + SH_GRAD_SQRT: EACH2(a / (2 * b));
-    case TWO_GRAD + SH_GRAD_RSQRT: EACH2(a * b * b * b / -2);
-    case TWO_GRAD + SH_GRAD_RECIPROCAL: EACH2(-a * b * b);
-    case TWO_GRAD + SH_GRAD_SQUARE: EACH2(2 * a * b);
+    case TWO_GRAD + SH_GRAD_RSQRT: EACH2(a * (T)-0.5 * (b * b * b));
+    case TWO_GRAD + SH_GRAD_RECIPROCAL: EACH2(-a * (b * b));
+    case TWO_GRAD + SH_GRAD_SQUARE: EACH2(a * (2 * b));
     case TWO_GRAD + SH_GRAD_SIN: EACH2(a * cos(b));
     case TWO_GRAD + SH_GRAD_COS: EACH2(-a * sin(b));
     case TWO_GRAD + SH_GRAD_LEAKY_RELU: EACH2(b > 0 ? a : a * x);
