@@ -17,7 +17,7 @@
  * Environment variables: SHOAL_HEAP_LIMIT limits the memory of worlds that this process makes. It is a number of
  * bytes, or of units of 1,024, 1,024^2 or 1,024^3 bytes if K, M or G follows. SHOAL_SPIN_NS is the longest time in
  * nanoseconds that a waiter spins before it sleeps: 20,000 by default, at most 100 ms, and always 0 with a single
- * core. If one of them is not such a number, the call that makes the world fails with SHOAL_EINVAL.
+ * core. Waiters learn where spinning does not pay, and sleep there at once. If one of them is not such a number, the call that makes the world fails with SHOAL_EINVAL.
  */
 #ifndef SHOAL_WORLD_H
 #define SHOAL_WORLD_H

@@ -232,7 +232,7 @@ static bool hand_on_lost(const shoal_block *b)
 static bool wait_for_notice(const shoal_block *b, sh_waiter_shm *w, int64_t timeout, bool *out_owner_died)
 {
     sh_wait wait;
-    sh_wait_init(&wait, timeout, SH_SLICE_LONG);
+    sh_wait_init(&wait, timeout, SH_SLICE_LONG, b->data);
     wait.name = sh_waits_name(SH_WAITS_CONDITION, b->id);
     for (;;) {
         if (sh_load_acquire(&w->state) == SH_WAITER_NOTIFIED) { /* pairs with the CAS in mark */

@@ -415,7 +415,7 @@ static bool wait_for_message(shoal_block *q, int64_t timeout, int64_t deadline)
     if (timeout <= SHOAL_NOW) {
         return false;
     }
-    sh_wait_init(&wait, sh_deliveries_until_lease(q, deadline), SH_SLICE_LONG);
+    sh_wait_init(&wait, sh_deliveries_until_lease(q, deadline), SH_SLICE_LONG, &sh_queue_shm_of(q)->not_empty);
     (void)sh_queue_wait(q, &wait, sh_queue_is_ready, &sh_queue_shm_of(q)->not_empty);
     if (sh_interrupt_mine.hit) { /* a signal ends the wait */
         return sh_queue_is_ready(q);

@@ -181,10 +181,10 @@ shoal_err shoal_pipe_poll(shoal_pipe *end, int64_t timeout)
         return err;
     }
     bool parked = false;
-    sh_wait_init(&wait, timeout, SH_SLICE_LONG);
+    sh_wait_init(&wait, timeout, SH_SLICE_LONG, sh_queue_gate(queue));
     wait.name = sh_waits_name(SH_WAITS_RECEIVE, ((shoal_block *)queue)->id);
     while (!sh_queue_ready(queue)) {
-        if (sh_wait_spin(&wait)) {
+        if (timeout > SHOAL_NOW && sh_wait_spin(&wait)) {
             continue;
         }
         uint32_t prepared = sh_gate_prepare(sh_queue_gate(queue));

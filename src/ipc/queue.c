@@ -520,7 +520,7 @@ shoal_err shoal_queue_join(shoal_queue *queue, int64_t timeout)
     if (err != SHOAL_OK) {
         return err;
     }
-    sh_wait_init(&wait, timeout, SH_SLICE_LONG);
+    sh_wait_init(&wait, timeout, SH_SLICE_LONG, &sh_queue_shm_of(q)->all_done);
     while (!all_done(q)) {
         if (timeout <= SHOAL_NOW || !sh_queue_wait(q, &wait, all_done, &sh_queue_shm_of(q)->all_done)) {
             uint64_t puts = sh_queue_puts(queue), left = shoal_queue_size(queue);

@@ -302,7 +302,7 @@ shoal_err sh_queue_put_word(shoal_block *q, const sh_put *r, int64_t timeout)
         }
         if (!waiting) {
             waiting = true;
-            sh_wait_init(&wait, timeout, SH_SLICE_LONG);
+            sh_wait_init(&wait, timeout, SH_SLICE_LONG, &sh_queue_shm_of(q)->not_full);
         }
         if (timeout <= SHOAL_NOW || !sh_queue_wait(q, &wait, has_room, &sh_queue_shm_of(q)->not_full)) {
             return sh_fail_waiting(timeout, "the queue stayed full");
@@ -499,7 +499,7 @@ shoal_err sh_queue_get_word(shoal_block *q, sh_want wanted, size_t capacity, int
         sh_watch_got(sh_queue_view_of(q));
         if (!waiting) {
             waiting = true;
-            sh_wait_init(&wait, timeout, SH_SLICE_LONG);
+            sh_wait_init(&wait, timeout, SH_SLICE_LONG, &sh_queue_shm_of(q)->not_empty);
         }
         if (timeout <= SHOAL_NOW || !sh_queue_wait(q, &wait, sh_queue_is_ready, &sh_queue_shm_of(q)->not_empty)) {
             return sh_fail_waiting(timeout, "the queue stayed empty");

@@ -59,8 +59,14 @@ static inline bool sh_queue_peek_fast(const shoal_block *queue, int64_t timeout,
     uint64_t head = sh_load_acquire(&ring->shm->head.hint);
     sh_ring_result r = sh_ring_peek_at(ring, head, out_peek);
     if (r == SH_RING_EMPTY && timeout > SHOAL_NOW && sh_spin_ns() != 0) {
-        v->mood = SH_MOOD_EARLY;
-        r = sh_ring_watch(ring, out_peek);
+        sh_spin *spin = sh_spin_at(&sh_queue_shm_of(queue)->not_empty);
+        if (sh_spin_pays(spin)) {
+            v->mood = SH_MOOD_EARLY;
+            r = sh_ring_watch(ring, out_peek);
+            if (r == SH_RING_DONE) {
+                sh_spin_won(spin);
+            }
+        }
     } else if (mood != 0) {
         v->mood = sh_ring_is_full_at(ring, head + 1) ? 0 : SH_MOOD_EARLY;
     }

@@ -270,7 +270,7 @@ static bool spin(shoal_queue *queue, int64_t deadline)
 {
     sh_wait wait;
     bool ready;
-    sh_wait_init(&wait, SHOAL_FOREVER, SH_SLICE_LONG);
+    sh_wait_init(&wait, SHOAL_FOREVER, SH_SLICE_LONG, sh_queue_gate(queue));
     wait.deadline = deadline;
     while (!(ready = sh_queue_ready(queue)) && sh_wait_spin(&wait)) {
     }

@@ -122,7 +122,7 @@ bool sh_granules_await_answers(uint64_t number, int64_t timeout)
     sh_wait wait;
     sh_gate *gate = &sh_the_world.header->store.answered;
     bool in_time = true;
-    sh_wait_init(&wait, timeout, SH_SLICE_SHORT);
+    sh_wait_init(&wait, timeout, SH_SLICE_SHORT, gate);
     while (in_time && is_unanswered(number)) {
         uint32_t prepared = sh_gate_prepare(gate);
         in_time = !is_unanswered(number) || sh_wait_park(&wait, gate, prepared);

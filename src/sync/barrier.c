@@ -93,7 +93,7 @@ static shoal_err wait_for_end(sh_barrier_shm *barrier, uint64_t mine, int64_t ti
 {
     phase_end end;
     sh_wait wait;
-    sh_wait_init(&wait, timeout, SH_SLICE_SHORT);
+    sh_wait_init(&wait, timeout, SH_SLICE_SHORT, &barrier->gate);
     wait.name = barrier->name;
     do {
         end = end_of_phase(sh_load_acquire(&barrier->word), mine);

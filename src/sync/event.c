@@ -44,7 +44,7 @@ shoal_err sh_event_wait(sh_event_shm *event, int64_t timeout)
     }
     /* Only set changes a clear word, so a word that differs from `found` was set since. */
     sh_wait wait;
-    sh_wait_init(&wait, timeout, SH_SLICE_LONG); /* it waits for no particular peer */
+    sh_wait_init(&wait, timeout, SH_SLICE_LONG, &event->gate); /* it waits for no particular peer */
     wait.name = event->name;
     bool in_time = timeout > SHOAL_NOW;
     while (in_time && sh_wait_spin(&wait)) {

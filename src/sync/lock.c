@@ -57,7 +57,7 @@ static __attribute__((noinline)) shoal_err lock_slow(sh_lock_shm *lock, int64_t 
     if (timeout <= SHOAL_NOW) {
         return last_try(lock, timeout);
     }
-    sh_wait_init(&wait, timeout, SH_SLICE_SHORT);
+    sh_wait_init(&wait, timeout, SH_SLICE_SHORT, &lock->gate);
     wait.name = lock->name;
     do {
         if (take(lock, sh_load_relaxed(&lock->gate.word), 0, &err)) {

@@ -13,6 +13,13 @@
 
 sh_a64 sh_spin_limit = {SH_SPIN_UNSET};
 
+#define FULL                                                                                                           \
+    {                                                                                                                  \
+        .credit = { SH_SPIN_CREDIT }                                                                                   \
+    }
+#define FULL_8 FULL, FULL, FULL, FULL, FULL, FULL, FULL, FULL
+sh_spin sh_spins[SH_SPIN_RECORDS] = {FULL_8, FULL_8, FULL_8, FULL_8, FULL_8, FULL_8, FULL_8, FULL_8};
+
 /* Returns the time in SHOAL_SPIN_NS, or -1 if it is not set or not valid. */
 static int64_t spin_asked(const char *text)
 {
@@ -58,22 +65,53 @@ void sh_gate_wake_slow(sh_gate *gate, int count)
     }
 }
 
-void sh_wait_init(sh_wait *wait, int64_t timeout, int64_t longest)
+void sh_wait_init(sh_wait *wait, int64_t timeout, int64_t longest, const void *gate)
 {
     *wait = (sh_wait){.deadline = sh_deadline(timeout),
                       .slice = SH_SLICE_SHORT < longest ? SH_SLICE_SHORT : longest,
-                      .longest = longest};
+                      .longest = longest,
+                      .spin = sh_spin_at(gate)};
     sh_interrupt_begin();
+}
+
+/* Decides whether a wait may spin. One that may is taken for won until it has lost, so that the end of a wait costs
+ * nothing. */
+static bool spin_begin(sh_spin *spin)
+{
+    if (sh_spin_ns() == 0) {
+        return false;
+    }
+    if (!sh_spin_pays(spin)) {
+        int32_t rested = (int32_t)sh_load_relaxed(&spin->credit) + 1;
+        sh_store_relaxed(&spin->credit, (uint32_t)(rested < 0 ? rested : SH_SPIN_CREDIT / 2));
+        return false;
+    }
+    sh_spin_won(spin);
+    return true;
+}
+
+/* The spin was in vain. now makes the length of a rest irregular. */
+static void spin_lost(sh_spin *spin, bool lost_core, int64_t now)
+{
+    int32_t credit = (int32_t)sh_load_relaxed(&spin->credit) - 1 - SH_SPIN_LOSS;
+    if (credit <= 0 || lost_core) {
+        uint32_t before = sh_load_relaxed(&spin->rest);
+        uint32_t rest = before == 0 ? SH_REST_SHORT : before < SH_REST_LONG ? 2 * before : SH_REST_LONG;
+        sh_store_relaxed(&spin->rest, rest);
+        credit = -(int32_t)(rest / 2 + (uint32_t)(now >> 6) % rest);
+    }
+    sh_store_relaxed(&spin->credit, (uint32_t)credit);
 }
 
 /* The first rounds do not read the clock, so that a fast answer is seen at once. */
 #define ROUNDS_BEFORE_CLOCK 64u
 #define ROUNDS_PER_CLOCK 16u
+#define CORE_LOST 10000 /* ns, between two looks at the clock, which are less than 2 us apart while it runs */
 
 bool sh_wait_spin(sh_wait *wait)
 {
     uint32_t round = wait->rounds++;
-    if (round == 0 && sh_spin_ns() == 0) {
+    if (round == 0 && !spin_begin(wait->spin)) {
         wait->spin_until = -1;
     }
     if (wait->spin_until < 0) {
@@ -87,11 +125,15 @@ bool sh_wait_spin(sh_wait *wait)
     if (wait->spin_until == 0) {
         int64_t until = now + sh_spin_ns();
         wait->spin_until = until < wait->deadline ? until : wait->deadline;
+        wait->spin_seen = now;
     }
-    if (now >= wait->spin_until) {
+    bool lost_core = now - wait->spin_seen > CORE_LOST;
+    if (now >= wait->spin_until || lost_core) {
+        spin_lost(wait->spin, lost_core, now);
         wait->spin_until = -1;
         return false;
     }
+    wait->spin_seen = now;
     return true;
 }
 

@@ -63,6 +63,62 @@ static inline uint64_t sh_spin_while(const sh_a64 *word, uint64_t value)
     return now;
 }
 
+/* Whether to spin
+ *
+ * Spinning pays if the answer comes while the waiter spins: a round trip then costs 0.2 us instead of the 5 to 50 us of
+ * two wake-ups. Otherwise it costs: the core is kept from the process that would answer, and two processes that never
+ * sleep are kept on two cores, so that each wake-up has to rouse an idle core. Which of the two it is depends on the
+ * peer and on the load, so each process learns it from its own waits, separately for each gate:
+ *
+ *   credit > 0     the next wait at this gate spins. A wait that ends while it spins adds 1, up to SH_SPIN_CREDIT. A
+ *                  spin that ran out takes SH_SPIN_LOSS. So spinning goes on where more than about four fifths of the
+ *                  waits end in time. A waiter that lost its core while it spun (two looks at the clock lie far apart)
+ *                  loses all its credit: another process needs the core.
+ *   credit <= 0    the gate rests: its waits park at once. Each wait adds 1. At 0 the gate gets half the credit and
+ *                  tries again. Each rest is twice as long as the one before, from SH_REST_SHORT to SH_REST_LONG waits,
+ *                  until full credit is reached again.
+ *
+ * Two processes that answer each other find out together that spinning pays again: a spin is in vain while the other
+ * one parks. So a rest ends after an irregular number of waits, and a trial lasts a few waits.
+ *
+ * The records are private to the process and only advice: threads update them without order, and gates that share a
+ * record share what was learned. */
+typedef struct sh_spin {
+    sh_a32 credit; /* int32_t */
+    sh_a32 rest;   /* the length of the last rest; 0: none */
+} sh_spin;
+
+#define SH_SPIN_RECORDS 64u /* a power of two */
+#define SH_SPIN_CREDIT 16
+#define SH_SPIN_LOSS 4
+#define SH_REST_SHORT 32u
+#define SH_REST_LONG 512u
+
+extern sh_spin sh_spins[SH_SPIN_RECORDS];
+
+/* Returns the record for waits at the gate. */
+static inline sh_spin *sh_spin_at(const void *gate)
+{
+    return &sh_spins[((uintptr_t)gate * UINT64_C(0x9e3779b97f4a7c15)) >> 58];
+}
+
+static inline bool sh_spin_pays(const sh_spin *spin)
+{
+    return (int32_t)sh_load_relaxed(&spin->credit) > 0;
+}
+
+/* A wait has ended, or is expected to end, while it spun. */
+static inline void sh_spin_won(sh_spin *spin)
+{
+    int32_t credit = (int32_t)sh_load_relaxed(&spin->credit) + 1;
+    if (credit <= SH_SPIN_CREDIT) {
+        sh_store_relaxed(&spin->credit, (uint32_t)credit);
+        if (credit == SH_SPIN_CREDIT) {
+            sh_store_relaxed(&spin->rest, 0);
+        }
+    }
+}
+
 /* The state of one wait: how long to spin, when to check the peers. */
 typedef struct sh_wait {
     int64_t deadline;   /* SH_NO_DEADLINE or sh_now time */
@@ -70,6 +126,8 @@ typedef struct sh_wait {
     int64_t look_at;    /* when the slice ends, however many wake-ups come before; 0: not started */
     int64_t longest;    /* the length up to which slices grow */
     int64_t spin_until; /* 0: not started; -1: done spinning */
+    int64_t spin_seen;  /* the last time read while spinning */
+    sh_spin *spin;
     uint32_t rounds;
     uint32_t holder; /* the sh_owner that holds what is waited for; 0: unknown */
     uint64_t name;   /* the name of what is waited for (peers.h); 0: none */
@@ -78,11 +136,13 @@ typedef struct sh_wait {
 #define SH_SLICE_SHORT SHOAL_MS(40) /* for waits for a particular peer: a lock's owner, a barrier's parties */
 #define SH_SLICE_LONG SHOAL_MS(1000)
 
-/* Begins a wait. longest is one of the two above. The caller sets name, and holder if there is one, before it parks. */
-void sh_wait_init(sh_wait *wait, int64_t timeout, int64_t longest);
+/* Begins a wait at a gate, or at the object that it stands for. longest is one of the two above. The caller sets name, and holder if there is one, before
+ * it parks. */
+void sh_wait_init(sh_wait *wait, int64_t timeout, int64_t longest, const void *gate);
 
 /* Called in the spin loop: pauses, and returns true if the caller should check the predicate again without parking.
- * Returns false when the time to spin is over (at once on one core, or if SHOAL_SPIN_NS is 0). */
+ * Returns false when the time to spin is over: at once if spinning does not pay at this gate, on one core, or if
+ * SHOAL_SPIN_NS is 0. */
 bool sh_wait_spin(sh_wait *wait);
 
 /* Parks on the gate. Returns false if the deadline has passed: the caller checks its predicate once more and gives up.

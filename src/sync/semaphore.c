@@ -41,7 +41,7 @@ shoal_err sh_semaphore_wait(sh_semaphore_shm *semaphore, int64_t timeout)
         return SHOAL_OK;
     }
     sh_wait wait;
-    sh_wait_init(&wait, timeout, SH_SLICE_LONG); /* it waits for no particular peer */
+    sh_wait_init(&wait, timeout, SH_SLICE_LONG, &semaphore->gate); /* it waits for no particular peer */
     wait.name = semaphore->name;
     bool in_time = timeout > SHOAL_NOW;
     while (in_time && sh_wait_spin(&wait)) {
