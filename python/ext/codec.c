@@ -1,8 +1,8 @@
 /* Python objects as values.
  *
  * Frequent types take a short way: None, bool, int, float, str, bytes, shared objects, numpy arrays and torch tensors,
- * and lists, tuples and dicts of such things. C programs read these as plain values. Everything else is
- * pickled, by the functions that shoal.multiprocessing.reduction registers.
+ * and lists, tuples and dicts of such things. C programs read these as plain values. Containers with plain members only
+ * are written and read without values in between (packed.c). Everything else is pickled, by the functions that shoal.multiprocessing.reduction registers.
  *
  * What a value cannot say by itself is said by foreign values with a tag:
  *   [foreign TUPLE, a, b]          a tuple
@@ -77,36 +77,10 @@ static int encode_shared(PyObject *obj, shoal_value **out_value)
     return *out_value != NULL ? 1 : -1;
 }
 
-/* The objects of a message that must not become two if they are in it twice: containers, arrays, tensors, shared
- * objects. Pickle carries messages with one of them twice, with more than IDENTITIES, or with containers nested deeper
- * than DEPTH, and so the circular ones. */
-#define IDENTITIES 256
-#define DEPTH 16
-
-typedef struct identities {
-    PyObject *seen[IDENTITIES];
-    size_t count;
-    int depth;
-} identities;
-
-static int is_new(identities *known, PyObject *obj)
-{
-    for (size_t i = 0; i < known->count; i++) {
-        if (known->seen[i] == obj) {
-            return 0;
-        }
-    }
-    if (known->count == IDENTITIES) {
-        return 0;
-    }
-    known->seen[known->count++] = obj;
-    return 1;
-}
-
-static int encode_short(PyObject *obj, identities *known, shoal_value **out_value);
+static int encode_short(PyObject *obj, ext_known *known, shoal_value **out_value);
 
 /* Adds a member to a list, or sets it under a key of a map. On 0 and -1 the container is gone. */
-static int add_member(shoal_value **container, const char *key, PyObject *obj, identities *known)
+static int add_member(shoal_value **container, const char *key, PyObject *obj, ext_known *known)
 {
     shoal_value *member;
     int done = encode_short(obj, known, &member);
@@ -119,7 +93,7 @@ static int add_member(shoal_value **container, const char *key, PyObject *obj, i
     return done;
 }
 
-static int encode_sequence(PyObject *obj, int tuple, identities *known, shoal_value **out_value)
+static int encode_sequence(PyObject *obj, int tuple, ext_known *known, shoal_value **out_value)
 {
     Py_ssize_t count = tuple ? PyTuple_Size(obj) : PyList_Size(obj);
     shoal_value *list = shoal_value_list();
@@ -148,7 +122,7 @@ static const char *text_of_key(PyObject *key)
     return text != NULL && memchr(text, 0, (size_t)size) == NULL ? text : NULL;
 }
 
-static int encode_dict(PyObject *obj, identities *known, shoal_value **out_value)
+static int encode_dict(PyObject *obj, ext_known *known, shoal_value **out_value)
 {
     PyObject *key, *member;
     Py_ssize_t position = 0;
@@ -166,19 +140,23 @@ static int encode_dict(PyObject *obj, identities *known, shoal_value **out_value
     return done;
 }
 
-static int encode_container(PyObject *obj, identities *known, shoal_value **out_value)
+static int encode_container(PyObject *obj, ext_known *known, shoal_value **out_value)
 {
-    if (known->depth == DEPTH) {
-        return 0;
+    int done = ext_pack(obj, known, out_value);
+    if (done != EXT_TREE) {
+        return done;
+    }
+    if (known->depth == EXT_KNOWN_DEPTH || !ext_known_add(known, obj)) {
+        return EXT_PICKLE;
     }
     known->depth++;
-    int done = PyDict_CheckExact(obj) ? encode_dict(obj, known, out_value)
-                                      : encode_sequence(obj, PyTuple_CheckExact(obj), known, out_value);
+    done = PyDict_CheckExact(obj) ? encode_dict(obj, known, out_value)
+                                  : encode_sequence(obj, PyTuple_CheckExact(obj), known, out_value);
     known->depth--;
     return done;
 }
 
-static int encode_short(PyObject *obj, identities *known, shoal_value **out_value)
+static int encode_short(PyObject *obj, ext_known *known, shoal_value **out_value)
 {
     if (PyLong_CheckExact(obj)) {
         return encode_int(obj, out_value);
@@ -198,11 +176,11 @@ static int encode_short(PyObject *obj, identities *known, shoal_value **out_valu
     if (PyBytes_CheckExact(obj)) {
         return encode_bytes(obj, out_value);
     }
-    if (!is_new(known, obj)) {
-        return 0;
-    }
     if (PyTuple_CheckExact(obj) || PyList_CheckExact(obj) || PyDict_CheckExact(obj)) {
         return encode_container(obj, known, out_value);
+    }
+    if (!ext_known_add(known, obj)) {
+        return EXT_PICKLE;
     }
     if (PyObject_TypeCheck(obj, ext_shared_type)) {
         return encode_shared(obj, out_value);
@@ -274,10 +252,10 @@ shoal_value *ext_encode_pickle(PyObject *obj)
 shoal_value *ext_encode(PyObject *obj)
 {
     shoal_value *value = NULL;
-    identities known;
-    known.count = 0;
-    known.depth = 0;
+    ext_known known;
+    ext_known_init(&known);
     int done = encode_short(obj, &known, &value);
+    ext_known_fini(&known);
     return done == 1 ? value : done == 0 ? ext_encode_pickle(obj) : NULL;
 }
 
@@ -351,6 +329,17 @@ static PyObject *decode_foreign(const shoal_value *foreign, const shoal_value *v
     return NULL;
 }
 
+PyObject *ext_decode_foreign(uint32_t tag, const void *bytes, size_t size)
+{
+    if (tag == CODEC_PICKLE) {
+        return unpickle(bytes, size, NULL);
+    }
+    shoal_value *foreign = shoal_value_foreign(tag, bytes, size);
+    PyObject *obj = foreign != NULL ? decode_foreign(foreign, foreign) : ext_raise(shoal_last_error());
+    shoal_value_destroy(foreign);
+    return obj;
+}
+
 /* Returns the tag of a foreign value; 0 for anything else. */
 static uint32_t tag_of(const shoal_value *value)
 {
@@ -414,8 +403,11 @@ static PyObject *decode_number(const shoal_value *value)
 
 static PyObject *decode(const shoal_value *value)
 {
-    const void *bytes;
     size_t size = 0;
+    const void *bytes = shoal_value_as_packed(value, &size);
+    if (bytes != NULL) {
+        return ext_unpack(bytes, size);
+    }
     switch (shoal_value_type(value)) {
     case SHOAL_NULL: Py_RETURN_NONE;
     case SHOAL_BOOL:

@@ -29,6 +29,42 @@ shoal_value *ext_pickle_value(PyObject *pickle, PyObject *objects);
 /* Makes a list of wrappers from the members of a value's list, except for the first. */
 PyObject *ext_objects_of(const shoal_value *list);
 
+/* The objects of a message that must not become two if they are in it twice: containers, arrays, tensors, shared
+ * objects. Pickle carries messages with one of them twice, or with containers nested deeper than EXT_KNOWN_DEPTH, and so
+ * the circular ones. */
+#define EXT_KNOWN_FEW 64
+#define EXT_KNOWN_DEPTH 16
+
+typedef struct ext_known {
+    PyObject **seen; /* in the order in which they came; those that only one container refers to are left out */
+    uint32_t count, capacity;
+    uint32_t *index; /* a hash table of numbers in seen + 1, once there are many */
+    size_t places;   /* in the table; 0: there is none */
+    int depth;
+    PyObject *few[EXT_KNOWN_FEW];
+} ext_known;
+
+void ext_known_init(ext_known *known);
+void ext_known_fini(ext_known *known);
+
+/* Returns 1 if the object is new, and 0 if it was there or cannot be remembered. */
+int ext_known_add(ext_known *known, PyObject *obj);
+
+/* Forgets all objects but the first count ones. */
+void ext_known_forget(ext_known *known, uint32_t count);
+
+/* What encoders return beside 1 (done) and -1 (an exception is set). */
+enum { EXT_PICKLE = 0 /* only pickle can carry it */, EXT_TREE = 2 /* it has members that need a tree of values */ };
+
+/* Makes a packed value of a list, tuple or dict of plain members (packed.c). */
+int ext_pack(PyObject *obj, ext_known *known, shoal_value **out_value);
+
+/* Makes the object of MessagePack bytes without shared objects. */
+PyObject *ext_unpack(const void *bytes, size_t size);
+
+/* Makes the object of a foreign value without shared objects. */
+PyObject *ext_decode_foreign(uint32_t tag, const void *bytes, size_t size);
+
 /* numpy arrays. encode returns 1 and a value; 0 if obj is not an array, or one that only pickle can carry; -1 with an
  * exception. decode checks that shape, strides and offset stay inside the block; the caller keeps its reference. block
  * is NULL for a small array. */

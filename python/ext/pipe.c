@@ -90,10 +90,10 @@ static shoal_value *receive(PyObject *self)
     if (end == NULL) {
         return NULL;
     }
-    shoal_err err = shoal_pipe_recv(end, SHOAL_NOW, &value);
+    shoal_err err = shoal_pipe_recv_packed(end, SHOAL_NOW, &value);
     if (err == SHOAL_ETIMEDOUT) {
         shoal_pipe_retain(end);
-        EXT_WAIT(err, shoal_pipe_recv(end, SHOAL_FOREVER, &value));
+        EXT_WAIT(err, shoal_pipe_recv_packed(end, SHOAL_FOREVER, &value));
         shoal_pipe_release(end);
     }
     if (err != SHOAL_OK) {

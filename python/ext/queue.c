@@ -156,11 +156,11 @@ static PyObject *get(queue_object *self, int64_t timeout)
     shoal_value *value;
     shoal_err err = SHOAL_ETIMEDOUT;
     if (timeout == SHOAL_NOW || shoal_queue_size(queue) > 0) {
-        err = shoal_queue_get(queue, SHOAL_NOW, &value);
+        err = shoal_queue_get_packed(queue, SHOAL_NOW, &value);
     }
     if (err == SHOAL_ETIMEDOUT && timeout != SHOAL_NOW) {
         shoal_queue_retain(queue);
-        EXT_WAIT(err, shoal_queue_get(queue, timeout, &value));
+        EXT_WAIT(err, shoal_queue_get_packed(queue, timeout, &value));
         shoal_queue_release(queue);
     }
     return err == SHOAL_OK ? ext_decode(value) : get_failed(err);

@@ -3,6 +3,7 @@ import asyncio
 import gc
 import pickle
 import sys
+import time
 import unittest
 
 import shoal
@@ -39,6 +40,42 @@ class Codec(unittest.TestCase):
                 self.assertEqual(got, obj)
                 self.assertIs(type(got), type(obj))
                 self.assertEqual(repr(got), repr(obj))
+
+    def test_the_bounds_of_every_form(self):
+        powers = [sign * (2**bits + d) for bits in (5, 7, 8, 15, 16, 31, 32, 62) for d in (-1, 0, 1) for sign in (1, -1)]
+        sizes = (0, 1, 14, 15, 16, 31, 32, 255, 256, 65534, 65535, 65536)
+        for obj in (powers, tuple(powers), [2**63 - 1, -2**63], [0.1, -0.0, float("inf"), 5e-324], [True, None, False],
+                    [["x" * n for n in sizes]], [[b"\xff" * n for n in sizes]], ["\u00e9" * 20, "\U0001f41f" * 70],
+                    *([0] * n for n in sizes), *((1,) * n for n in sizes), *({str(i): i for i in range(n)} for n in sizes),
+                    [[i, (i, {"a": [i]})] for i in range(1000)], [1, 2**63], [2**64], {"a": "b\0"}, {"a": {1: 2}}):
+            got = self.send(obj)
+            self.assertEqual(got, obj)
+            self.assertEqual(repr(got), repr(obj))
+
+    def test_plain_containers_beside_shared_objects(self):
+        box = mp.Lock()
+        got = self.send((box, [1, 2.5], {"a": (1, [None]), "box": box, "c": {}}))
+        self.assertEqual(got[1:], ([1, 2.5], {"a": (1, [None]), "box": got[0], "c": {}}))
+        inner = [1]
+        got = self.send([box, [inner], inner])
+        self.assertIs(got[1][0], got[2])
+        many = [[i] for i in range(2000)]
+        got = self.send([many, many[1234], box])
+        self.assertIs(got[0][1234], got[1])
+
+    def test_large_containers_cost_no_more_than_pickle(self):
+        """Y10: a dict of 10,000 keys took 19.6 ms, 12 times as long as a pickle, and a list of 1,000 ints 6 times."""
+        def fastest(work):
+            times = []
+            for _ in range(15):
+                begun = time.perf_counter()
+                work()
+                times.append(time.perf_counter() - begun)
+            return min(times)
+
+        for obj in ({f"key{i}": i for i in range(10000)}, list(range(10000)), [[float(i), str(i)] for i in range(1000)]):
+            ours, pickled = fastest(lambda: self.send(obj)), fastest(lambda: pickle.loads(pickle.dumps(obj)))
+            self.assertLess(ours, 2 * pickled)
 
     def test_an_object_that_is_there_twice_is_one_object(self):
         inner, box = [1], mp.Lock()

@@ -4,6 +4,8 @@
 #include "ipc/message_write.h"
 #include "shm/handle.h"
 
+#include <shoal/binding.h>
+
 #include <stdlib.h>
 #include <string.h>
 
@@ -218,6 +220,21 @@ void sh_message_store(sh_ctx *c, shoal_block *message, uint64_t reference)
     }
     sh_heap_split(c, message->cell, reference, sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(message->cell))));
     sh_block_unref(c, message);
+}
+
+shoal_err sh_message_read_packed(const shoal_block *message, shoal_value **out_value)
+{
+    uint64_t count, size;
+    const char *bytes = bytes_of(message, &count, &size);
+    *out_value = NULL;
+    if (bytes == NULL || size == 0) {
+        return sh_fail(SHOAL_ECORRUPT, "message %llu does not fit into its block", (unsigned long long)message->id);
+    }
+    if (sh_load_relaxed(&message_of(message)->count) != 0) { /* shared objects, or raw bytes */
+        return SHOAL_OK;
+    }
+    *out_value = shoal_value_packed(bytes, size);
+    return *out_value != NULL ? SHOAL_OK : shoal_last_error();
 }
 
 const void *sh_message_bytes(const shoal_block *message, size_t *out_size)

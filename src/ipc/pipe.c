@@ -9,6 +9,8 @@
 #include "ipc/value.h"
 #include "shm/waits.h"
 
+#include <shoal/binding.h>
+
 static sh_pipe_shm *shm_of(const shoal_block *end)
 {
     return (sh_pipe_shm *)end->data;
@@ -139,6 +141,14 @@ shoal_err shoal_pipe_recv(shoal_pipe *end, int64_t timeout, shoal_value **out_va
     shoal_queue *queue = NULL;
     shoal_err err = queue_of(end, 0, "shoal_pipe_recv", &queue);
     return err == SHOAL_OK ? shoal_queue_get(queue, timeout, out_value) : err;
+}
+
+shoal_err shoal_pipe_recv_packed(shoal_pipe *end, int64_t timeout, shoal_value **out_value)
+{
+    SH_NEED(out_value);
+    shoal_queue *queue = NULL;
+    shoal_err err = queue_of(end, 0, "shoal_pipe_recv_packed", &queue);
+    return err == SHOAL_OK ? shoal_queue_get_packed(queue, timeout, out_value) : err;
 }
 
 shoal_err shoal_pipe_send_bytes(shoal_pipe *end, const void *bytes, size_t size, int64_t timeout)

@@ -10,6 +10,8 @@
 #include "ipc/value.h"
 #include "ipc/value_codec.h"
 
+#include <shoal/binding.h>
+
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>
@@ -280,13 +282,19 @@ static void own_given(shoal_block *block)
     }
 }
 
-/* Makes a value of a message that was taken. The caller keeps the reference. */
-static shoal_err value_of(const sh_taken *t, shoal_value **out_value)
+/* Makes a value of a message that was taken; packed: a packed one, if it can be. The caller keeps the reference. */
+static shoal_err value_of(const sh_taken *t, bool packed, shoal_value **out_value)
 {
     double number;
-    shoal_value *v;
+    shoal_value *v = NULL;
+    shoal_err err = SHOAL_OK;
     switch (t->kind) {
-    case SH_ENTRY_MESSAGE: return value_of_message(t->block, out_value);
+    case SH_ENTRY_MESSAGE:
+        err = packed ? sh_message_read_packed(t->block, &v) : SHOAL_OK;
+        if (err != SHOAL_OK || v == NULL) {
+            return err != SHOAL_OK ? err : value_of_message(t->block, out_value);
+        }
+        break;
     case SH_ENTRY_INT: v = shoal_value_int((int64_t)t->word); break;
     case SH_ENTRY_FLOAT:
         memcpy(&number, &t->word, 8);
@@ -310,11 +318,9 @@ static shoal_err value_of(const sh_taken *t, shoal_value **out_value)
     return SHOAL_OK;
 }
 
-shoal_err shoal_queue_get(shoal_queue *queue, int64_t timeout, shoal_value **out_value)
+static inline __attribute__((always_inline)) shoal_err get_value(shoal_queue *queue, int64_t timeout, bool packed,
+                                                                 shoal_value **out_value)
 {
-    if (out_value == NULL) {
-        return sh_null_error("shoal_queue_get", "out_value");
-    }
     sh_taken t = {.block = NULL};
     size_t unused;
     if (!sh_queue_get_word_fast((shoal_block *)queue, SH_ENTRY_FLOAT, timeout, &t.kind, &t.word)) {
@@ -323,7 +329,7 @@ shoal_err shoal_queue_get(shoal_queue *queue, int64_t timeout, shoal_value **out
             return err;
         }
     }
-    shoal_err err = value_of(&t, out_value);
+    shoal_err err = value_of(&t, packed, out_value);
     if (__builtin_expect(err == SHOAL_ENOMEM, 0)) {
         sh_queue_keep_taken((shoal_block *)queue, &t);
         return err;
@@ -332,6 +338,22 @@ shoal_err shoal_queue_get(shoal_queue *queue, int64_t timeout, shoal_value **out
         sh_block_release(t.block);
     }
     return err;
+}
+
+shoal_err shoal_queue_get(shoal_queue *queue, int64_t timeout, shoal_value **out_value)
+{
+    if (out_value == NULL) {
+        return sh_null_error("shoal_queue_get", "out_value");
+    }
+    return get_value(queue, timeout, false, out_value);
+}
+
+shoal_err shoal_queue_get_packed(shoal_queue *queue, int64_t timeout, shoal_value **out_value)
+{
+    if (out_value == NULL) {
+        return sh_null_error("shoal_queue_get_packed", "out_value");
+    }
+    return get_value(queue, timeout, true, out_value);
 }
 
 static void copy_word(void *buffer, uint64_t word, sh_entry_kind kind, size_t *out_size)

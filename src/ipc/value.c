@@ -3,6 +3,8 @@
 #include "base/error.h"
 #include "shm/block.h"
 
+#include <shoal/binding.h>
+
 #include <search.h>
 #include <stdlib.h>
 #include <string.h>
@@ -171,6 +173,27 @@ shoal_value *shoal_value_foreign(uint32_t tag, const void *bytes, size_t size)
         value->as.natural = tag;
     }
     return value;
+}
+
+shoal_value *shoal_value_packed(const void *bytes, size_t size)
+{
+    if (bytes == NULL || size == 0) {
+        return sh_not_given(__func__, "bytes");
+    }
+    shoal_value *value = sh_value_text(SHOAL_FOREIGN, bytes, size);
+    if (value != NULL) {
+        value->kind = SH_PACKED;
+    }
+    return value;
+}
+
+const void *shoal_value_as_packed(const shoal_value *value, size_t *out_size)
+{
+    if (value == NULL || value->type != SHOAL_FOREIGN || value->kind != SH_PACKED || out_size == NULL) {
+        return NULL;
+    }
+    *out_size = value->size;
+    return value->text;
 }
 
 shoal_value *sh_value_object(shoal_block *block)
@@ -569,6 +592,9 @@ shoal_value *shoal_value_copy(const shoal_value *value)
     SH_NEED_OR_NULL(value);
     if (value->type == SHOAL_STRING || value->type == SHOAL_BYTES) {
         return sh_value_text(value->type, value->text, value->size);
+    }
+    if (value->type == SHOAL_FOREIGN && value->kind == SH_PACKED) {
+        return shoal_value_packed(value->text, value->size);
     }
     if (value->type == SHOAL_FOREIGN) {
         return shoal_value_foreign((uint32_t)value->as.natural, value->text, value->size);

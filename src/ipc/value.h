@@ -31,7 +31,7 @@ struct shoal_value {
     uint8_t type;  /* a shoal_type */
     uint8_t depth; /* 0 for a value that is not a container, otherwise an upper bound for its levels of containers */
     uint8_t owner; /* a sh_value_owner */
-    uint8_t kind;  /* of an object: its shoal_kind */
+    uint8_t kind;  /* of an object: its shoal_kind; of a foreign value: SH_PACKED or 0 */
     uint32_t capacity; /* of a list or map: for how many members there is room */
     union {
         size_t size; /* of a string or bytes: without the closing NUL; of a list or map: its number of members */
@@ -52,6 +52,9 @@ struct shoal_value {
     } as;
     char text[]; /* of a string or bytes, followed by a NUL */
 };
+
+/* The kind of a foreign value that is MessagePack already (shoal/binding.h). It has no tag. */
+#define SH_PACKED 1
 
 typedef struct sh_value_pair {
     shoal_value *key; /* a string */

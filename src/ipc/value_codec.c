@@ -168,7 +168,13 @@ static shoal_err pack_value(msgpack_packer *packer, sh_encoding *e, const shoal_
     case SHOAL_FLOAT: failed = msgpack_pack_double(packer, value->as.number); break;
     case SHOAL_STRING: failed = msgpack_pack_str_with_body(packer, value->text, value->size); break;
     case SHOAL_BYTES: failed = msgpack_pack_bin_with_body(packer, value->text, value->size); break;
-    case SHOAL_FOREIGN: err = pack_foreign(packer, value, &failed); break;
+    case SHOAL_FOREIGN:
+        if (value->kind == SH_PACKED) {
+            failed = append_bytes(e, value->text, value->size);
+        } else {
+            err = pack_foreign(packer, value, &failed);
+        }
+        break;
     case SHOAL_OBJECT: err = pack_object(packer, e, value, &failed); break;
     case SHOAL_LIST:
         failed = msgpack_pack_array(packer, value->size);
@@ -205,6 +211,12 @@ shoal_err sh_encoding_init(sh_encoding *e, const shoal_value *value)
     e->object_count = 0;
     e->object_capacity = SH_ENCODING_OBJECTS;
     e->object_index = NULL;
+    if (value->type == SHOAL_FOREIGN && value->kind == SH_PACKED) {
+        e->bytes = (uint8_t *)(uintptr_t)value->text;
+        e->size = value->size;
+        e->capacity = 0; /* borrowed */
+        return SHOAL_OK;
+    }
     msgpack_packer packer;
     msgpack_packer_init(&packer, e, append_bytes);
     shoal_err err = pack_value(&packer, e, value);
@@ -216,7 +228,7 @@ shoal_err sh_encoding_init(sh_encoding *e, const shoal_value *value)
 
 void sh_encoding_fini(sh_encoding *e)
 {
-    if (e->bytes != e->small_bytes) {
+    if (e->bytes != e->small_bytes && e->capacity > 0) {
         free(e->bytes);
     }
     if (e->objects != e->small_objects) {

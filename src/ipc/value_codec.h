@@ -26,7 +26,7 @@ typedef struct sh_encoding {
 
     /* Private. Small contents stay inside the struct, so most messages allocate nothing. So the struct must not be
      * moved. */
-    size_t capacity;
+    size_t capacity; /* 0: the bytes are those of a packed value */
     size_t object_capacity;
     void *object_index; /* tree over the objects, once there are too many for a linear search */
     uint8_t small_bytes[SH_ENCODING_BYTES];
