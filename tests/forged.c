@@ -6,6 +6,7 @@
 #include "shm/kind.h"
 #include "tests/children.h"
 
+#include <pthread.h>
 #include <stdlib.h>
 
 #define SEED 31337u
@@ -175,6 +176,59 @@ START_TEST(b62_heads_that_lie)
             sh_block_release(b);
         }
     }
+}
+END_TEST
+
+/* What the scribbler changes while others read. */
+static sh_a64 *scribbled;
+static sh_ref scribbles[3];
+static sh_a32 scribbler_ends;
+
+static void *scribble(void *unused)
+{
+    (void)unused;
+    for (unsigned n = 0; sh_load_acquire(&scribbler_ends) == 0; n++) {
+        sh_store_relaxed(scribbled, scribbles[n % 3]);
+    }
+    return NULL;
+}
+
+/* Fault F14: a peer changes a reference while the message is read. The reader uses the value that it checked, or returns an
+ * error: it does not abort. */
+START_TEST(b62_references_that_change_while_they_are_read)
+{
+    static const uint8_t bytes[] = {0x93, 1, 2, 3};
+    shoal_block *data = NULL, *other = NULL;
+    pthread_t thread;
+    ck_assert_ok(shoal_block_create_zeroed(100, &data));
+    ck_assert_ok(shoal_block_create_zeroed(100, &other));
+    shoal_block *message = make_message(2, bytes, sizeof bytes, data);
+    scribbled = &((sh_message_shm *)message->data)->references[1];
+    scribbles[0] = sh_load_relaxed(scribbled);
+    scribbles[1] = sh_ref_make(data->id, 1);
+    scribbles[2] = sh_ref_make(other->id, 7);
+    ck_assert_int_eq(pthread_create(&thread, NULL, scribble, NULL), 0);
+    for (int i = 0; i < SH_REPEAT(30000); i++) {
+        shoal_block **objects = NULL;
+        size_t count = 0;
+        sh_ctx *c = sh_enter();
+        sh_store_relaxed(&((sh_message_shm *)message->data)->references[0], sh_ref_make(data->id, 1));
+        shoal_err err = sh_message_objects(c, message, i % 2 == 0, &objects, &count);
+        if (err == SHOAL_OK) {
+            hot(count == 2 && objects[0] == data && (objects[1] == data || objects[1] == other));
+            if (i % 4 == 0) {
+                hot_ok(sh_message_refer(c, message, objects, count));
+            }
+            sh_message_objects_drop(c, objects, count);
+        }
+        hot(err == SHOAL_OK || err == SHOAL_ECORRUPT);
+        sh_leave();
+    }
+    sh_store_release(&scribbler_ends, 1);
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    sh_block_release(message);
+    shoal_release(data);
+    shoal_release(other);
 }
 END_TEST
 
@@ -353,6 +407,7 @@ static Suite *suite(void)
     tcase_add_test(tc, b62_a_message_that_is_something_else);
     tcase_add_test(tc, b62_heads_that_lie);
     tcase_add_test(tc, b62_objects_that_are_not_in_the_message);
+    tcase_add_test(tc, b62_references_that_change_while_they_are_read);
     tcase_add_test(tc, b62_random_damage_to_messages);
     tcase_add_test(tc, b62_random_words_in_entries);
     tcase_add_test(tc, b62_objects_that_refer_to_nothing);

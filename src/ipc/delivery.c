@@ -433,7 +433,7 @@ static shoal_err read_message(shoal_block *b, shoal_value **out_value)
     shoal_block **objects = NULL;
     size_t count = 0;
     sh_ctx *c = sh_enter_held();
-    shoal_err err = c == NULL ? shoal_last_error() : sh_message_open_objects(c, b, &objects, &count);
+    shoal_err err = c == NULL ? shoal_last_error() : sh_message_objects(c, b, false, &objects, &count);
     if (c != NULL) {
         sh_leave();
     }

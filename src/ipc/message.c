@@ -94,8 +94,29 @@ shoal_err sh_message_make_bytes(sh_ctx *c, const void *bytes, size_t size, shoal
     return err;
 }
 
-/* Moves the references of the message into this process's slot, or, with keep, a part of the weight of each. */
-shoal_err sh_message_objects(sh_ctx *c, const shoal_block *message, bool keep, shoal_block ***out_objects,
+/* Opens a handle for the object that a reference word of the message names. The word is loaded once: whoever may write
+ * the message may change it at any time. */
+static shoal_err open_object(sh_ctx *c, const shoal_block *message, size_t n, bool move, shoal_block **out_object)
+{
+    uint64_t word = sh_offset_of(&message_of(message)->references[n]), value;
+    sh_ref ref = sh_load_acquire((sh_a64 *)sh_at(word));
+    shoal_block *b = NULL;
+    if (sh_ref_weight(ref) == 0) {
+        return sh_fail(SHOAL_ECORRUPT, "message %llu lacks an object", (unsigned long long)message->id);
+    }
+    shoal_err err = move ? sh_block_expect(c, ref, &b, &value) : sh_block_open(c, sh_ref_id(ref), &b);
+    if (err == SHOAL_OK && move) {
+        sh_heap_move(c, word, b->cell, value);
+        sh_block_arrived(b);
+    }
+    if (err == SHOAL_OK) {
+        *out_object = b; /* the caller puts it back if the next step fails */
+        err = sh_block_own_given(c, b);
+    }
+    return err;
+}
+
+shoal_err sh_message_objects(sh_ctx *c, const shoal_block *message, bool move, shoal_block ***out_objects,
                              size_t *out_count)
 {
     uint64_t count, size;
@@ -108,55 +129,15 @@ shoal_err sh_message_objects(sh_ctx *c, const shoal_block *message, bool keep, s
     }
     shoal_err err = SHOAL_OK;
     size_t n = 0;
-    for (; n < count && err == SHOAL_OK; n++) {
-        uint64_t word = sh_offset_of(&message_of(message)->references[n]), value, weight;
-        sh_ref ref = sh_load_acquire((sh_a64 *)sh_at(word));
-        err = sh_block_expect(c, ref, &objects[n], &value);
-        if (err != SHOAL_OK) {
-            break;
-        }
-        weight = sh_ref_weight(ref);
-        if (keep) {
-            err = sh_heap_share(c, word, &weight);
-        }
-        if (err != SHOAL_OK) {
-            sh_block_unexpect(objects[n]);
-            break;
-        }
-        sh_heap_split(c, word, objects[n]->cell, weight);
-        sh_block_arrived(objects[n]);
-        err = sh_block_own_given(c, objects[n]);
+    while (n < count && err == SHOAL_OK) {
+        err = open_object(c, message, n, move, &objects[n]);
+        n += objects[n] != NULL;
     }
     if (err != SHOAL_OK) {
         /* Puts back what was moved, so that the message can be read again. */
-        shoal_err back = keep ? SHOAL_OK : sh_message_refer(c, message, objects, n);
+        shoal_err back = move ? sh_message_refer(c, message, objects, n) : SHOAL_OK;
         sh_message_objects_drop(c, objects, n);
         return back == SHOAL_OK ? err : back;
-    }
-    *out_objects = objects;
-    *out_count = count;
-    return SHOAL_OK;
-}
-
-shoal_err sh_message_open_objects(sh_ctx *c, const shoal_block *message, shoal_block ***out_objects, size_t *out_count)
-{
-    uint64_t count, size;
-    if (bytes_of(message, &count, &size) == NULL) {
-        return sh_fail(SHOAL_ECORRUPT, "message %llu does not fit into its block", (unsigned long long)message->id);
-    }
-    shoal_block **objects = calloc(count > 0 ? count : 1, sizeof(shoal_block *));
-    if (objects == NULL) {
-        return sh_fail(SHOAL_ENOMEM, "no memory for %llu objects", (unsigned long long)count);
-    }
-    for (size_t n = 0; n < count; n++) {
-        sh_ref ref = sh_load_acquire(&message_of(message)->references[n]);
-        shoal_err err = sh_ref_weight(ref) != 0
-                            ? sh_block_open(c, sh_ref_id(ref), &objects[n])
-                            : sh_fail(SHOAL_ECORRUPT, "message %llu lacks an object", (unsigned long long)message->id);
-        if (err != SHOAL_OK) {
-            sh_message_objects_drop(c, objects, n);
-            return err;
-        }
     }
     *out_objects = objects;
     *out_count = count;
@@ -189,7 +170,7 @@ shoal_err sh_message_read(sh_ctx *c, const shoal_block *message, bool keep, shoa
 {
     shoal_block **objects;
     size_t count;
-    shoal_err err = sh_message_objects(c, message, keep, &objects, &count);
+    shoal_err err = sh_message_objects(c, message, !keep, &objects, &count);
     if (err == SHOAL_OK) {
         err = sh_message_decode(message, objects, count, out_value);
         sh_message_objects_drop(c, objects, count);

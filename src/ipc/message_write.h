@@ -18,13 +18,12 @@ char *sh_message_room(const shoal_block *message, uint64_t count);
 shoal_err sh_message_refer(sh_ctx *c, const shoal_block *message, shoal_block *const *objects, size_t count);
 
 /* Inside: opens handles for its objects; sh_message_objects_drop releases them. Decoding may happen in between,
- * anywhere. Without keep the references leave the message, unless this fails; sh_message_refer puts them back. */
-shoal_err sh_message_objects(sh_ctx *c, const shoal_block *message, bool keep, shoal_block ***out_objects,
+ * anywhere. With move the references leave the message, unless this fails; sh_message_refer puts them back. Nobody else
+ * may read the message then: the caller is its only holder (sh_block_is_sole_holder), or nobody else knows it. Without
+ * move each handle draws a separate weight, and nothing in the message changes, so several processes may read it at
+ * once. */
+shoal_err sh_message_objects(sh_ctx *c, const shoal_block *message, bool move, shoal_block ***out_objects,
                              size_t *out_count);
-
-/* Inside: opens handles for its objects that draw separate weights. Nothing in the message changes, so several
- * processes may read it at once. */
-shoal_err sh_message_open_objects(sh_ctx *c, const shoal_block *message, shoal_block ***out_objects, size_t *out_count);
 
 void sh_message_objects_drop(sh_ctx *c, shoal_block **objects, size_t count);
 shoal_err sh_message_decode(const shoal_block *message, shoal_block **objects, size_t count, shoal_value **out_value);

@@ -247,21 +247,26 @@ shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeou
     return err;
 }
 
-/* Decodes the message. Moves its references out of it, and back into it if there is no memory to decode the rest. */
+/* Decodes the message. If nobody else can read it, moves its references out of it, and back into it if there is no
+ * memory to decode the rest. Otherwise only draws weights of its own: a message that an acknowledged queue has rejected
+ * may still be read by a receiver whose lease has passed, and that one must find all references. Nobody becomes a
+ * holder of the message meanwhile: only this process has the reference to it that could be shared. */
 static shoal_err value_of_message(shoal_block *message, shoal_value **out_value)
 {
     shoal_block **objects = NULL;
     size_t count = 0;
     sh_ctx *c = sh_enter_held();
-    shoal_err err = c == NULL ? shoal_last_error() : sh_message_objects(c, message, false, &objects, &count);
-    if (c != NULL) {
-        sh_leave();
+    if (c == NULL) {
+        return shoal_last_error();
     }
+    bool move = sh_block_is_sole_holder(message);
+    shoal_err err = sh_message_objects(c, message, move, &objects, &count);
+    sh_leave();
     if (err != SHOAL_OK) {
         return err;
     }
     err = sh_message_decode(message, objects, count, out_value);
-    if (err == SHOAL_ENOMEM && count > 0 && (c = sh_enter_held()) != NULL) {
+    if (err == SHOAL_ENOMEM && move && count > 0 && (c = sh_enter_held()) != NULL) {
         err = sh_message_refer(c, message, objects, count) == SHOAL_OK ? SHOAL_ENOMEM : shoal_last_error();
         sh_leave();
     }

@@ -443,7 +443,7 @@ shoal_err sh_block_take(sh_ctx *c, uint64_t from, shoal_block **out_block)
     uint64_t value;
     shoal_err err = sh_block_expect(c, ref, &b, &value);
     if (err == SHOAL_OK) {
-        sh_heap_split(c, from, b->cell, sh_ref_weight(ref));
+        sh_heap_move(c, from, b->cell, value);
         sh_block_arrived(b);
         *out_block = b;
     }
@@ -478,7 +478,7 @@ shoal_err sh_block_give(sh_ctx *c, const shoal_block *block, uint64_t to)
     uint64_t weight;
     shoal_err err = sh_heap_share(c, block->cell, &weight);
     if (err == SHOAL_OK) {
-        sh_heap_split(c, block->cell, to, weight);
+        sh_heap_give(c, block->cell, to, weight);
     }
     return err;
 }

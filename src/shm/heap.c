@@ -494,20 +494,35 @@ void sh_heap_redo(sh_ctx *c, sh_intent_code code, uint64_t id, bool applied)
 
 /* ---- moving weight ---- */
 
-void sh_heap_split(sh_ctx *c, uint64_t from, uint64_t to, uint64_t weight)
+/* Stores what a move leaves in its two words. */
+static void move(sh_ctx *c, uint64_t from, sh_ref rest, uint64_t to, sh_ref given)
 {
-    sh_a64 *source = sh_at(from), *target = sh_at(to);
-    sh_ref ref = sh_load_relaxed(source), there = sh_load_relaxed(target);
-    uint64_t id = sh_ref_id(ref), left = sh_ref_weight(ref) - weight;
-    SH_INVARIANT(weight > 0 && weight <= sh_ref_weight(ref) && (there == 0 || sh_ref_id(there) == id));
-    sh_ref rest = left == 0 ? 0 : sh_ref_make(id, left);
-    sh_ref given = sh_ref_make(id, weight + sh_ref_weight(there));
     sh_intent_begin(c, SH_INTENT_MOVE, to, 0, 0, given, from, rest, 0);
     SH_DEATH("heap.split.begun"); /* death: recovery stores both; both words belong to this slot */
-    sh_store_release(target, given);
+    sh_store_release((sh_a64 *)sh_at(to), given);
     SH_DEATH("heap.split.given");
-    sh_store_release(source, rest);
+    sh_store_release((sh_a64 *)sh_at(from), rest);
     sh_intent_end(c);
+}
+
+void sh_heap_move(sh_ctx *c, uint64_t from, uint64_t cell, sh_ref value)
+{
+    move(c, from, 0, cell, value);
+}
+
+void sh_heap_give(sh_ctx *c, uint64_t cell, uint64_t to, uint64_t weight)
+{
+    sh_ref ref = sh_load_relaxed((sh_a64 *)sh_at(cell));
+    SH_INVARIANT(weight > 0 && weight < sh_ref_weight(ref));
+    move(c, cell, sh_ref_make(sh_ref_id(ref), sh_ref_weight(ref) - weight), to, sh_ref_make(sh_ref_id(ref), weight));
+}
+
+void sh_heap_split(sh_ctx *c, uint64_t from, uint64_t to, uint64_t weight)
+{
+    sh_ref ref = sh_load_relaxed((sh_a64 *)sh_at(from)), there = sh_load_relaxed((sh_a64 *)sh_at(to));
+    uint64_t id = sh_ref_id(ref), left = sh_ref_weight(ref) - weight;
+    SH_INVARIANT(weight > 0 && weight <= sh_ref_weight(ref) && (there == 0 || sh_ref_id(there) == id));
+    move(c, from, left == 0 ? 0 : sh_ref_make(id, left), to, sh_ref_make(id, weight + sh_ref_weight(there)));
 }
 
 shoal_err sh_heap_draw(sh_ctx *c, uint64_t id, uint64_t cell_offset)

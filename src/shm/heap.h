@@ -39,6 +39,15 @@ void sh_heap_drain(sh_ctx *c);
  * block. */
 void sh_heap_split(sh_ctx *c, uint64_t from, uint64_t to, uint64_t weight);
 
+/* Moves the whole reference out of a word that another process may write, such as a word of a message. The caller has
+ * loaded it once and checked it; the cell gets the value that sh_block_expect returned for it, and the word is emptied,
+ * whatever it holds by now. */
+void sh_heap_move(sh_ctx *c, uint64_t from, uint64_t cell, sh_ref value);
+
+/* Moves a part of the weight of a cell of this slot, not all of it, to a word that another process may write. Replaces
+ * what the word holds, which should be nothing. */
+void sh_heap_give(sh_ctx *c, uint64_t cell, uint64_t to, uint64_t weight);
+
 /* Returns how much weight a message carries. The creator's first messages carry enough for a receiver to send the block
  * on a few times without drawing; all others carry little, so that 100 million messages can hold one block. */
 static inline uint64_t sh_weight_to_share(uint64_t weight)
