@@ -1,6 +1,8 @@
 /* Acknowledged queues: a message that was received belongs to the queue until its receiver is done with it. */
+#include "shm/block.h"
 #include "tests/children.h"
 
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 
@@ -58,8 +60,8 @@ START_TEST(a_message_is_the_queue_s_until_it_is_done)
     put(q, 3);
     a = get(q, 1, 2, SHOAL_NOW); /* before the newer one, and marked as delivered before */
     ck_assert_err(shoal_delivery_done(&b), SHOAL_ESTATE);
-    copy.queue = shoal_queue_retain(q);
     ck_assert_err(shoal_delivery_done(&copy), SHOAL_ESTATE); /* a delivery that has ended */
+    ck_assert_ptr_null(copy.queue);
     ck_assert_ok(shoal_delivery_done(&a));
     shoal_delivery c = get(q, 3, 1, SHOAL_NOW);
     ck_assert_ok(shoal_delivery_done(&c));
@@ -324,6 +326,250 @@ START_TEST(a_closed_queue_waits_for_what_is_out)
 }
 END_TEST
 
+/* Fault F16: a delivery ends once, whichever copy of the struct ends it. */
+START_TEST(two_copies_of_a_delivery)
+{
+    shoal_queue *q = make(&(shoal_queue_options){.acknowledge = true, .lease = SHOAL_MS(1)});
+    put(q, 1);
+    shoal_delivery a = get(q, 1, 1, SHOAL_NOW), b = a, c = a;
+    ck_assert_ok(shoal_delivery_done(&a));
+    ck_assert_err(shoal_delivery_done(&b), SHOAL_ESTATE);
+    ck_assert_ptr_null(b.queue);
+    ck_assert_uint_eq(sh_load_relaxed(&((shoal_block *)q)->refs), 1);
+    put(q, 2);
+    a = get(q, 2, 1, SHOAL_NOW);
+    b = a;
+    shoal_delivery other = get(q, 2, 2, LIMIT); /* a has lost it by its lease */
+    ck_assert_err(shoal_delivery_extend(&a, SHOAL_MS(1)), SHOAL_ESTATE);
+    ck_assert_err(shoal_delivery_return(&a), SHOAL_ESTATE);
+    ck_assert_err(shoal_delivery_return(&b), SHOAL_ESTATE);
+    ck_assert_uint_eq(sh_load_relaxed(&((shoal_block *)q)->refs), 2);
+    shoal_release(q);
+    ck_assert_ok(shoal_delivery_done(&other)); /* the last reference to the queue */
+    ck_assert_err(shoal_delivery_return(&c), SHOAL_ESTATE);
+}
+END_TEST
+
+/* Takes 40 messages, which needs a second table, and keeps the last ten of them. */
+static shoal_err take_forty(int rank, const shoal_value *args)
+{
+    shoal_queue *q = ARG(queue, "queue"), *told = ARG(queue, "told");
+    shoal_delivery d[40];
+    (void)rank;
+    for (int i = 0; i < 40; i++) {
+        shoal_value *v = NULL;
+        must_ok(shoal_queue_get_delivery(q, LIMIT, &v, &d[i]));
+        shoal_value_destroy(v);
+    }
+    for (int i = 0; i < 30; i++) {
+        must_ok(shoal_delivery_done(&d[i]));
+    }
+    if (ARG_INT("returns") != 0) {
+        for (int i = 30; i < 40; i++) {
+            must_ok(shoal_delivery_return(&d[i]));
+        }
+    }
+    must_ok(shoal_queue_put(told, shoal_value_int(rank), LIMIT));
+    for (;;) {
+        pause();
+    }
+}
+
+/* Fault F4: leases that end, and messages that come back, in a table that another process made. Each is seen by a poll of the
+ * queue's fd and by shoal_wait. */
+START_TEST(every_waiter_sees_every_table)
+{
+    for (int way = 0; way < 4; way++) {
+        bool by_fd = way % 2 == 0, returns = way / 2 != 0;
+        shoal_queue *told = make(NULL),
+                    *q = make(&(shoal_queue_options){.acknowledge = true, .lease = returns ? 0 : SHOAL_MS(50)});
+        struct pollfd fd = {.events = POLLIN};
+        shoal_waitable thing = {.queue = q};
+        ck_assert_err(shoal_wait(&thing, 1, SHOAL_NOW), SHOAL_ETIMEDOUT); /* this process knows the first table */
+        if (by_fd) {
+            ck_assert_ok(shoal_queue_fd(q, &fd.fd));
+            ck_assert_int_eq(poll(&fd, 1, 0), 0);
+        }
+        for (int i = 0; i < 40; i++) {
+            put(q, i);
+        }
+        shoal_process *p =
+            start(SHOAL_START_SPAWN, 0, take_forty, shoal_map("queue", q, "told", told, "returns", (int64_t)returns));
+        until_told(told);
+        if (by_fd) { /* the puts made it readable, and it stays so until a get finds nothing */
+            shoal_value *v = NULL;
+            shoal_delivery d;
+            while (!returns && shoal_queue_get_delivery(q, SHOAL_NOW, &v, &d) == SHOAL_OK) {
+                shoal_value_destroy(v);
+                ck_assert_ok(shoal_delivery_return(&d)); /* the machine is slow: the leases are over already */
+            }
+            ck_assert_int_eq(poll(&fd, 1, 5000), 1);
+        } else {
+            ck_assert_ok(shoal_wait(&thing, 1, SHOAL_SECONDS(5)));
+        }
+        shoal_value *v = NULL;
+        shoal_delivery d;
+        ck_assert_ok(shoal_queue_get_delivery(q, SHOAL_NOW, &v, &d));
+        ck_assert_int_ge(sh_int_of(v), 30);
+        shoal_value_destroy(v);
+        ck_assert_ok(shoal_delivery_done(&d));
+        kill(shoal_process_pid(p), SIGKILL);
+        finish_as(p, SHOAL_KILLED, SIGKILL);
+        shoal_release(q);
+        shoal_release(told);
+    }
+}
+END_TEST
+
+/* Uses up the heap, and returns the last block of a list. */
+static shoal_block *fill_heap(void)
+{
+    shoal_block *last = NULL, *b = NULL;
+    for (uint64_t size = UINT64_C(1) << 20; size >= 64; size /= 2) {
+        while (shoal_block_create(size, &b) == SHOAL_OK) {
+            memcpy(shoal_block_data(b), &last, sizeof last);
+            last = b;
+        }
+    }
+    return last;
+}
+
+static void empty_heap(shoal_block *last)
+{
+    while (last != NULL) {
+        shoal_block *b = last;
+        memcpy(&last, shoal_block_data(b), sizeof last);
+        shoal_release(b);
+    }
+}
+
+/* Fault F5: a queue for rejects that has no memory to grow loses nothing: the messages wait in their queue. */
+START_TEST(dead_letters_survive_a_full_heap)
+{
+    enum { COUNT = 200 };
+    static shoal_delivery d[COUNT];
+    ck_assert_ok(shoal_world_create(&(shoal_world_options){.heap_limit = 16u << 20}));
+    shoal_queue *rejects = make(NULL);
+    shoal_queue *q = make(&(shoal_queue_options){.acknowledge = true, .deliveries = 1, .rejects = rejects});
+    shoal_value *v = NULL;
+    for (int i = 0; i < COUNT; i++) {
+        put(q, i);
+        d[i] = get(q, i, 1, SHOAL_NOW);
+    }
+    shoal_block *blocks = fill_heap();
+    for (int i = 0; i < COUNT; i++) {
+        ck_assert_ok(shoal_delivery_return(&d[i]));
+    }
+    ck_assert_err(try_get(q, SHOAL_NOW), SHOAL_ETIMEDOUT);
+    ck_assert_uint_gt(shoal_queue_size(q), 0); /* the rejects have no room for all */
+    ck_assert_uint_eq(shoal_queue_size(q) + shoal_queue_size(rejects), COUNT);
+    ck_assert_err(try_get(q, SHOAL_MS(30)), SHOAL_ETIMEDOUT);
+    empty_heap(blocks);
+    while (shoal_queue_size(q) > 0) { /* the next get moves them, a little later */
+        ck_assert_err(try_get(q, SHOAL_MS(20)), SHOAL_ETIMEDOUT);
+    }
+    ck_assert_ok(shoal_queue_join(q, SHOAL_NOW));
+    ck_assert_uint_eq(shoal_queue_dropped(q), 0);
+    ck_assert_uint_eq(shoal_queue_size(rejects), COUNT);
+    for (int i = 0; i < COUNT; i++) {
+        hot_ok(shoal_queue_get(rejects, SHOAL_NOW, &v));
+        shoal_value_destroy(v);
+    }
+    sh_assert_audit("after the rejections");
+    shoal_release(q);
+    shoal_release(rejects);
+}
+END_TEST
+
+/* Fault F5: the same for a queue that is full. It delays no other message, and the fd of the queue tells when to try again. If
+ * the queue for rejects is closed, the messages are dropped. */
+START_TEST(dead_letters_wait_for_room)
+{
+    shoal_queue *rejects = make_queue(1);
+    shoal_queue *q = make(&(shoal_queue_options){.acknowledge = true, .deliveries = 1, .rejects = rejects});
+    shoal_value *v = NULL;
+    struct pollfd fd = {.events = POLLIN};
+    ck_assert_ok(shoal_queue_fd(q, &fd.fd));
+    for (int i = 0; i < 3; i++) {
+        put(q, i);
+        shoal_delivery d = get(q, i, 1, SHOAL_NOW);
+        ck_assert_ok(shoal_delivery_return(&d));
+        ck_assert_err(try_get(q, SHOAL_NOW), SHOAL_ETIMEDOUT);
+    }
+    ck_assert_uint_eq(shoal_queue_size(q), 2);
+    ck_assert_err(shoal_queue_join(q, SHOAL_NOW), SHOAL_ETIMEDOUT);
+    put(q, 9);
+    shoal_delivery d = get(q, 9, 1, SHOAL_NOW);
+    ck_assert_ok(shoal_delivery_done(&d));
+    shoal_queue_close(q);
+    until_told(rejects);
+    while (shoal_queue_size(rejects) == 0) {
+        ck_assert_int_eq(poll(&fd, 1, 5000), 1);
+        ck_assert_err(try_get(q, SHOAL_NOW), SHOAL_ETIMEDOUT);
+    }
+    ck_assert_uint_eq(shoal_queue_size(q), 1);
+    ck_assert_uint_eq(shoal_queue_dropped(q), 0);
+    shoal_queue_close(rejects);
+    ck_assert_err(try_get(q, LIMIT), SHOAL_ECLOSED); /* waits until the last one is dropped */
+    ck_assert_uint_eq(shoal_queue_dropped(q), 1);
+    ck_assert_ok(shoal_queue_get(rejects, SHOAL_NOW, &v));
+    shoal_value_destroy(v);
+    shoal_release(q);
+    shoal_release(rejects);
+}
+END_TEST
+
+/* The best time of a put, get and done, in ns. */
+static int64_t one_message(shoal_queue *q)
+{
+    enum { ROUNDS = 50, EACH = 20 };
+    int64_t best = INT64_MAX;
+    for (int round = 0; round < ROUNDS; round++) {
+        int64_t begin = clock_ns();
+        for (int i = 0; i < EACH; i++) {
+            shoal_value *v = NULL;
+            shoal_delivery d;
+            hot_ok(shoal_queue_put(q, shoal_value_int(i), SHOAL_NOW));
+            hot_ok(shoal_queue_get_delivery(q, SHOAL_NOW, &v, &d));
+            shoal_value_destroy(v);
+            hot_ok(shoal_delivery_done(&d));
+        }
+        int64_t time = (clock_ns() - begin) / EACH;
+        best = time < best ? time : best;
+    }
+    return best;
+}
+
+/* Fault F6: what a message costs does not depend on how many are out, or ever were. */
+START_TEST(a_lease_costs_little_for_ever)
+{
+    enum { COUNT = 100000 / (SH_SLOW ? 5 : 1) };
+    shoal_delivery *d = calloc(COUNT, sizeof *d);
+    shoal_queue *q = make(&(shoal_queue_options){.acknowledge = true, .lease = SHOAL_SECONDS(1000)});
+    int64_t before = one_message(q);
+    for (int i = 0; i < COUNT; i++) {
+        shoal_value *v = NULL;
+        hot_ok(shoal_queue_put(q, shoal_value_int(i), SHOAL_NOW));
+        hot_ok(shoal_queue_get_delivery(q, SHOAL_NOW, &v, &d[i]));
+        shoal_value_destroy(v);
+    }
+    int64_t during = one_message(q);
+    ck_assert_uint_eq(shoal_queue_size(q), COUNT);
+    for (int i = 0; i < COUNT; i++) {
+        hot_ok(shoal_delivery_extend(&d[i], i)); /* all are due now, and the others soon */
+        hot_ok(shoal_delivery_done(&d[i]));
+    }
+    int64_t after = one_message(q);
+    printf("put, get and done: %lld ns; while %d are out %lld ns; afterwards %lld ns\n", (long long)before, COUNT,
+           (long long)during, (long long)after);
+    ck_assert_int_lt(during, 10 * before);
+    ck_assert_int_lt(after, 10 * before);
+    ck_assert_uint_eq(shoal_queue_size(q), 0);
+    free(d);
+    shoal_release(q);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("deliveries");
@@ -337,6 +583,11 @@ static Suite *suite(void)
     tcase_add_test(tc, a_lease_passes);
     tcase_add_test(tc, a_message_over_the_limit_is_rejected);
     add_for_methods(tc, a_closed_queue_waits_for_what_is_out);
+    tcase_add_test(tc, two_copies_of_a_delivery);
+    tcase_add_test(tc, every_waiter_sees_every_table);
+    tcase_add_test(tc, dead_letters_survive_a_full_heap);
+    tcase_add_test(tc, dead_letters_wait_for_room);
+    tcase_add_test(tc, a_lease_costs_little_for_ever);
     suite_add_tcase(s, tc);
     return s;
 }

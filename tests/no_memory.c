@@ -141,6 +141,37 @@ START_TEST(a_receive_without_memory_leaves_the_message)
 }
 END_TEST
 
+static shoal_err get_acknowledged(void *from, shoal_value **out_value)
+{
+    shoal_delivery d;
+    shoal_err err = shoal_queue_get_delivery(from, SHOAL_NOW, out_value, &d);
+    if (err == SHOAL_OK) {
+        fails_at = 0;
+        ck_assert_uint_eq(d.deliveries, 1); /* the attempts that failed do not count */
+        ck_assert_ok(shoal_delivery_done(&d));
+    }
+    return err;
+}
+
+/* Fault F2: lack of memory uses up no delivery. */
+START_TEST(a_delivery_without_memory_does_not_count)
+{
+    shoal_queue *q = NULL;
+    shoal_block *block = NULL;
+    shoal_lock *lock = NULL;
+    ck_assert_ok(shoal_queue_create_with(&(shoal_queue_options){.acknowledge = true, .deliveries = 1}, &q));
+    ck_assert_ok(shoal_block_create_zeroed(64, &block));
+    ck_assert_ok(shoal_lock_create(&lock));
+    put_all(q, block, lock);
+    check_all(get_acknowledged, q, block, lock);
+    ck_assert_uint_eq(shoal_queue_dropped(q), 0);
+    ck_assert_ok(shoal_queue_join(q, SHOAL_NOW));
+    shoal_release(block);
+    shoal_release(lock);
+    shoal_release(q);
+}
+END_TEST
+
 /* Tries to get one message without memory for it. */
 static void fail_to_get(shoal_queue *q)
 {
@@ -234,6 +265,7 @@ static Suite *suite(void)
     TCase *tc = children_case("get");
     tcase_add_test(tc, a_get_without_memory_leaves_the_message);
     tcase_add_test(tc, a_receive_without_memory_leaves_the_message);
+    tcase_add_test(tc, a_delivery_without_memory_does_not_count);
     tcase_add_test(tc, a_pending_message_is_the_oldest);
     tcase_add_test(tc, a_pending_message_belongs_to_its_process);
     tcase_add_test(tc, a_tensor_without_memory_stays);

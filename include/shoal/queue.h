@@ -151,27 +151,35 @@ typedef struct shoal_queue_options {
      * lease has passed, another receiver may get the message; until one does, the first can still end the delivery. */
     int64_t lease;
 
-    uint32_t deliveries;  /* how often one message is delivered at most, then it goes to rejects; 0: no limit */
-    shoal_queue *rejects; /* may be NULL. Without it, or if it is full or closed, such messages are dropped */
+    uint32_t deliveries; /* how often one message is delivered at most, then it goes to rejects; 0: no limit */
+
+    /* May be NULL. Without it, or if it is closed, such messages are dropped. If it is full, or there is no memory for
+     * it to grow, they stay in this queue, where they count as not done and delay no other message. Gets, also those
+     * that wait, try to move them again every 10 ms. */
+    shoal_queue *rejects;
 } shoal_queue_options;
 
 /* Makes a queue with options, which may be NULL. The caller owns one reference. Does not block. Thread-safe. Errors:
  * those of shoal_queue_create; SHOAL_EINVAL if lease, deliveries or rejects is set without acknowledge. */
 SHOAL_MUST_USE shoal_err shoal_queue_create_with(const shoal_queue_options *options, shoal_queue **out_queue);
 
-/* A message that this process has taken from an acknowledged queue and not finished. It retains its queue until
- * shoal_delivery_done or shoal_delivery_return. If neither is called, the message stays out until its lease has
- * passed or this process ends, and the reference to the queue stays too. */
+/* A message that this process has taken from an acknowledged queue and not finished. The library retains the queue
+ * for it until shoal_delivery_done or shoal_delivery_return. If neither is called, the message stays out until its
+ * lease has passed or this process ends, and the reference to the queue stays too. The struct may be copied: the
+ * delivery ends once, and then every call with another copy fails with SHOAL_ESTATE. */
 typedef struct shoal_delivery {
     shoal_queue *queue;     /* NULL once the delivery has ended */
     uint64_t number, state; /* for the library only */
-    uint32_t deliveries;    /* how often the message was delivered, this time included: 1 is the first time */
+    /* How often the message was delivered, this time included: 1 is the first time. A receiver that is killed during
+     * the get counts, one whose get fails does not, unless its lease has passed by then. */
+    uint32_t deliveries;
 } shoal_delivery;
 
 /* Takes the oldest message from an acknowledged queue. The caller owns the value. The message belongs to the queue
  * until shoal_delivery_done or shoal_delivery_return. Blocks while there is none, at most for timeout. Thread-safe.
- * Errors: SHOAL_ETIMEDOUT; SHOAL_ECLOSED; SHOAL_ENOMEM (the message is back in the queue); SHOAL_EINVAL if the queue
- * is not acknowledged; SHOAL_ECORRUPT; SHOAL_EFORK. */
+ * Errors: SHOAL_ETIMEDOUT; SHOAL_ECLOSED; SHOAL_ENOMEM and SHOAL_ELIMIT (the message is back in the queue, and this
+ * does not count as a delivery); SHOAL_EINVAL if the queue is not acknowledged; SHOAL_ECORRUPT (the message could not
+ * be read, and is dropped); SHOAL_EFORK. */
 SHOAL_MUST_USE shoal_err shoal_queue_get_delivery(shoal_queue *queue, int64_t timeout, shoal_value **out_value,
                                                   shoal_delivery *out_delivery);
 
@@ -191,8 +199,8 @@ SHOAL_MUST_USE shoal_err shoal_delivery_return(shoal_delivery *delivery);
  * is negative; SHOAL_EFORK. */
 SHOAL_MUST_USE shoal_err shoal_delivery_extend(shoal_delivery *delivery, int64_t time);
 
-/* Returns the number of messages that an acknowledged queue has dropped: they reached the limit of deliveries, and
- * no queue of rejects took them. Returns 0 for NULL. Does not block. Thread-safe. */
+/* Returns the number of messages that an acknowledged queue has dropped: they reached the limit of deliveries and
+ * there was no open queue of rejects, or they could not be read. Returns 0 for NULL. Does not block. Thread-safe. */
 uint64_t shoal_queue_dropped(shoal_queue *queue);
 
 /* ---- pipes ---- */

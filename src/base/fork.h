@@ -37,6 +37,7 @@ typedef enum sh_fork_rank {
     SH_FORK_ENVS,              /* env/env.c */
     SH_FORK_WORLD,             /* shm/world.c */
     SH_FORK_WATCHES,           /* ipc/watch.c */
+    SH_FORK_RECEIPTS,          /* ipc/receipt.c */
     SH_FORK_CHILDREN,          /* proc/registry.c */
     SH_FORK_CARD,              /* device/cuda.c */
     SH_FORK_LOG,               /* base/log.c */

@@ -1,12 +1,16 @@
 /* Acknowledged queues: a message that was received belongs to the queue until its receiver reports that it is done.
  *
- * shm/deliveries.h has the table of messages that are out, with the states of an entry. A get claims an entry, moves
- * the oldest message from the ring into it with the CAS on the ring's entry, and reads it through a separate weight. A
- * message comes back if its receiver died, exited, returned it, or let its lease expire. A get finds it in the table
- * and takes it before those in the ring.
+ * shm/deliveries.h has the table of messages that are out, with the states of an entry and the bounds above them. A get
+ * claims an entry, moves the oldest message from the ring into it with the CAS on the ring's entry, and reads it through
+ * a separate weight. A message comes back if its receiver died, exited, returned it, or let its lease expire. A get finds
+ * it in the table and takes it before those in the ring.
  *
  * A stopped receiver costs the others the message that it has, and nothing else. With a lease it loses even that
- * message, unless it is stopped in the few instructions between its claim and OUT. */
+ * message, unless it is stopped in the few instructions between its claim and OUT.
+ *
+ * What a get costs, with n entries in the tables: one load if nothing is due; a walk along one path of bounds, of which
+ * there are log64 n, if a message has come back; and the same once more when the end of a lease that is over passes.
+ * An empty entry is found by a bounded number of looks: tables that are so full that these fail grow. */
 #include "ipc/delivery.h"
 
 #include "base/error.h"
@@ -15,241 +19,18 @@
 #include "base/death.h"
 #include "ipc/message_write.h"
 #include "ipc/queue.h"
+#include "ipc/receipt.h"
 #include "ipc/value.h"
 #include "ipc/watch.h"
-#include "shm/deliveries.h"
 
 #include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 
-#define TABLE_FIRST 30u /* entries of the first table: 1 KiB in all; each further table has twice as many */
+#define RETRY SHOAL_MS(10) /* between attempts to move messages to a queue for rejects that has no room */
 
 #define NOT_OURS                                                                                                       \
     "this delivery is over: another receiver got its message after the lease, or it belongs to another process"
-
-/* ---- tables ---- */
-
-static uint64_t table_bytes(uint64_t entries)
-{
-    return sizeof(sh_deliveries_shm) + entries * sizeof(sh_delivery_shm);
-}
-
-static shoal_err damaged(const shoal_block *q)
-{
-    return sh_fail(SHOAL_ECORRUPT, "queue %llu: the table of deliveries is damaged", (unsigned long long)q->id);
-}
-
-/* Inside: creates a table in a separate block. Its reference is in the handle's cell. */
-static shoal_err make_table(sh_ctx *c, uint64_t entries, shoal_block **out_table)
-{
-    shoal_err err = sh_block_new(c, sh_class_of(table_bytes(entries)), table_bytes(entries), out_table);
-    if (err == SHOAL_OK) {
-        sh_block_become(*out_table, SH_KIND_DELIVERIES);
-    }
-    return err;
-}
-
-shoal_err sh_deliveries_create(sh_ctx *c, shoal_block *q)
-{
-    shoal_block *table = NULL;
-    shoal_err err = make_table(c, TABLE_FIRST, &table);
-    if (err == SHOAL_OK) {
-        sh_heap_split(c, table->cell, sh_offset_of(&sh_queue_shm_of(q)->deliveries),
-                      sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(table->cell))));
-        sh_block_unref(c, table);
-    }
-    return err;
-}
-
-shoal_err sh_deliveries_open(const shoal_block *q)
-{
-    sh_queue_view *v = sh_queue_view_of(q);
-    for (;;) {
-        uint32_t n = sh_load_relaxed(&v->table_count);
-        sh_ref ref = sh_load_acquire(n == 0 ? &sh_queue_shm_of(q)->deliveries : &v->tables[n - 1].shm->next);
-        sh_found f;
-        if (n > 0 && ref == 0) {
-            return SHOAL_OK;
-        }
-        if (n == SH_TABLES_MAX || !sh_heap_find(sh_ref_id(ref), &f) || f.kind != SH_KIND_DELIVERIES ||
-            f.size < table_bytes(1)) {
-            return damaged(q);
-        }
-        v->tables[n].shm = (sh_deliveries_shm *)f.data;
-        v->tables[n].count = (f.size - sizeof(sh_deliveries_shm)) / sizeof(sh_delivery_shm);
-        sh_store_release(&v->table_count, n + 1); /* pairs with the acquire in entry_at: read anywhere */
-    }
-}
-
-/* Inside: adds a table when all entries are in use. */
-static shoal_err grow(sh_ctx *c, const shoal_block *q)
-{
-    sh_queue_view *v = sh_queue_view_of(q);
-    const sh_table_view *last = &v->tables[sh_load_relaxed(&v->table_count) - 1];
-    shoal_block *table = NULL;
-    if (sh_load_relaxed(&v->table_count) == SH_TABLES_MAX) {
-        return sh_fail(SHOAL_ELIMIT, "queue %llu: too many messages wait for their acknowledgement",
-                       (unsigned long long)q->id);
-    }
-    shoal_err err = make_table(c, last->count * 2, &table);
-    if (err == SHOAL_OK) {
-        sh_queue_link(c, &last->shm->next, table);
-        err = sh_deliveries_open(q);
-    }
-    return err;
-}
-
-/* Returns the n-th entry of all known tables, or NULL. Anywhere. */
-static sh_delivery_shm *entry_at(const shoal_block *q, uint64_t n)
-{
-    const sh_queue_view *v = sh_queue_view_of(q);
-    uint32_t tables = sh_load_acquire(&v->table_count);
-    for (uint32_t i = 0; i < tables; i++) {
-        if (n < v->tables[i].count) {
-            return &v->tables[i].shm->entries[n];
-        }
-        n -= v->tables[i].count;
-    }
-    return NULL;
-}
-
-uint64_t sh_deliveries_out(const shoal_block *q)
-{
-    const sh_queue_view *v = sh_queue_view_of(q);
-    uint64_t out = 0;
-    uint32_t tables = sh_load_acquire(&v->table_count);
-    for (uint32_t i = 0; i < tables; i++) {
-        for (uint64_t n = 0; n < v->tables[i].count; n++) {
-            out += sh_delivery_phase_of(sh_load_acquire(&v->tables[i].shm->entries[n].state)) != SH_DELIVERY_EMPTY;
-        }
-    }
-    return out;
-}
-
-/* ---- leases ---- */
-
-static bool lease_passed(const sh_delivery_shm *entry, uint64_t state, int64_t now)
-{
-    uint64_t until = sh_load_acquire(&entry->until);
-    return sh_delivery_phase_of(state) == SH_DELIVERY_OUT && until != 0 && (int64_t)until <= now;
-}
-
-/* Returns when the next lease expires; INT64_MAX if there is none. Anywhere. */
-static int64_t next_lease(const shoal_block *q)
-{
-    int64_t next = INT64_MAX;
-    sh_delivery_shm *entry;
-    for (uint64_t n = 0; (entry = entry_at(q, n)) != NULL; n++) {
-        int64_t until = (int64_t)sh_load_acquire(&entry->until);
-        if (sh_delivery_phase_of(sh_load_acquire(&entry->state)) == SH_DELIVERY_OUT && until != 0 && until < next) {
-            next = until;
-        }
-    }
-    return next;
-}
-
-bool sh_deliveries_ready(const shoal_block *q)
-{
-    sh_queue_shm *shm = sh_queue_shm_of(q);
-    return sh_load_acquire(&shm->returned) != sh_load_acquire(&shm->looked) ||
-           (sh_load_relaxed(&shm->lease) != 0 && next_lease(q) <= sh_now());
-}
-
-/* ---- claiming ---- */
-
-static uint64_t claimed_by_us(uint64_t before)
-{
-    return sh_delivery_state(before + SH_DELIVERY_SERIAL, SH_DELIVERY_CLAIMED, sh_peers_now->self());
-}
-
-/* Inside: claims an empty entry. */
-static shoal_err claim_empty(sh_ctx *c, const shoal_block *q, sh_delivery *out)
-{
-    sh_queue_view *v = sh_queue_view_of(q);
-    for (;;) {
-        uint64_t first = v->last_entry, n = first; /* the entry that was used last is most likely empty */
-        sh_delivery_shm *entry;
-        do {
-            entry = entry_at(q, n);
-            uint64_t state = entry != NULL ? sh_load_acquire(&entry->state) : 0;
-            uint64_t ours = claimed_by_us(state);
-            if (entry != NULL && sh_delivery_phase_of(state) == SH_DELIVERY_EMPTY &&
-                sh_cas_acq_rel(&entry->state, &state, ours)) {
-                SH_DEATH("delivery.claimed"); /* death: claimed, without a message: recovery empties the entry */
-                v->last_entry = n;
-                sh_store_relaxed(&entry->deliveries, 0);
-                *out = (sh_delivery){.entry = entry, .number = n, .state = ours};
-                return SHOAL_OK;
-            }
-            n = entry != NULL ? n + 1 : 0;
-        } while (n != first);
-        shoal_err err = grow(c, q);
-        if (err != SHOAL_OK) {
-            return err;
-        }
-    }
-}
-
-/* Inside: claims a message that came back or whose lease has expired. */
-static bool claim_returned(const shoal_block *q, sh_delivery *out)
-{
-    sh_queue_shm *shm = sh_queue_shm_of(q);
-    uint64_t returned =
-        sh_load_acquire(&shm->returned); /* before looking: what comes back meanwhile is counted later */
-    int64_t now = sh_load_relaxed(&shm->lease) != 0 ? sh_now() : 0;
-    sh_delivery_shm *entry;
-    for (uint64_t n = 0; (entry = entry_at(q, n)) != NULL; n++) {
-        uint64_t state = sh_load_acquire(&entry->state), ours = claimed_by_us(state);
-        bool free = sh_delivery_phase_of(state) == SH_DELIVERY_RETURNED || lease_passed(entry, state, now);
-        if (free && sh_cas_acq_rel(&entry->state, &state, ours)) {
-            SH_DEATH("delivery.taken_over"); /* death: claimed, with its message: recovery returns the message */
-            *out = (sh_delivery){.entry = entry, .number = n, .state = ours};
-            return true;
-        }
-    }
-    /* Errs on the safe side: if another process stores an older value here late, the next get looks once more. */
-    sh_store_release(&shm->looked, returned);
-    return false;
-}
-
-/* Inside: changes this process's entry to the phase. While an entry is CLAIMED or FINISHING only its owner changes its
- * state. */
-static void leave_entry(sh_delivery *d, sh_delivery_phase phase)
-{
-    d->state = sh_delivery_state(d->state, phase, phase == SH_DELIVERY_OUT ? sh_peers_now->self() : 0);
-    sh_store_release(&d->entry->state, d->state);
-    sh_fence_seq_cst(); /* before checking a gate */
-}
-
-/* Wakes those who wait for the last entry to become empty. */
-static void tell_empty(sh_queue_shm *shm)
-{
-    sh_gate_wake(&shm->all_done, INT_MAX);
-    if ((sh_load_acquire(&shm->flags) & SH_QUEUE_CLOSED) != 0) {
-        sh_gate_wake(&shm->not_empty, INT_MAX); /* receivers that wait to see whether a message comes back */
-    }
-}
-
-/* Inside: drops the message of a CLAIMED or FINISHING entry of this process. */
-static void drop_message(sh_ctx *c, const shoal_block *q, sh_delivery *d)
-{
-    if (sh_load_relaxed(&d->entry->reference) != 0) {
-        sh_heap_release(c, sh_offset_of(&d->entry->reference));
-    }
-    SH_DEATH("delivery.released"); /* death: no message any more: recovery empties the entry */
-    leave_entry(d, SH_DELIVERY_EMPTY);
-    tell_empty(sh_queue_shm_of(q));
-}
-
-/* Inside: returns the message to the queue, for the next receiver. */
-static void return_message(const shoal_block *q, sh_delivery *d)
-{
-    leave_entry(d, SH_DELIVERY_RETURNED);
-    SH_DEATH(
-        "delivery.given_back"); /* death: nobody is woken; recovery reports to the queue that a holder of it died */
-    sh_deliveries_tell(sh_queue_shm_of(q));
-}
 
 /* ---- the limit of deliveries ---- */
 
@@ -259,42 +40,63 @@ static sh_entry_kind kind_of(sh_ref ref)
     return sh_heap_find(sh_ref_id(ref), &f) && f.kind == SH_KIND_MESSAGE ? SH_ENTRY_MESSAGE : SH_ENTRY_BLOCK;
 }
 
-/* Inside: moves the message to the queue for rejects. Returns false if there is none, or it has no room. */
-static bool move_to_rejects(sh_ctx *c, shoal_block *q, sh_delivery *d)
+/* Inside: moves the message to the queue for rejects. Errors: SHOAL_ENOMEM and SHOAL_ELIMIT if it has no room for now;
+ * others if it never takes a message again. */
+static shoal_err move_to_rejects(sh_ctx *c, shoal_block *q, const sh_delivery *d)
 {
     sh_ref rejects = sh_load_acquire(&sh_queue_shm_of(q)->rejects);
     sh_ref ref = sh_load_relaxed(&d->entry->reference);
     sh_transfer transfer = {.word = ref, .cell = sh_offset_of(&d->entry->reference)};
     bool full = false;
-    if (rejects == 0 || (q->parts[0] == NULL && sh_block_open(c, sh_ref_id(rejects), &q->parts[0]) != SHOAL_OK) ||
-        sh_queue_prepare(q->parts[0], "rejects") != SHOAL_OK ||
-        sh_queue_put_once(c, q->parts[0], kind_of(ref), &transfer, &full) != SHOAL_OK || full) {
-        return false;
+    shoal_err err = SHOAL_OK;
+    if (rejects == 0) {
+        return SHOAL_ENOENT;
+    }
+    if (q->parts[0] == NULL) {
+        err = sh_block_open(c, sh_ref_id(rejects), &q->parts[0]);
+    }
+    if (err == SHOAL_OK) {
+        err = sh_queue_prepare(q->parts[0], "rejects");
+    }
+    if (err == SHOAL_OK) {
+        err = sh_queue_put_once(c, q->parts[0], kind_of(ref), &transfer, &full);
+    }
+    if (err != SHOAL_OK || full) {
+        return full ? SHOAL_ELIMIT : err;
     }
     SH_DEATH(
         "delivery.rejected"); /* death: the other queue has it, the entry does not: recovery empties it and wakes */
     sh_gate_wake(&sh_queue_shm_of(q->parts[0])->not_empty, 1);
-    return true;
+    return SHOAL_OK;
 }
 
+/* Inside: keeps a message that the queue for rejects has no room for. */
+static void refuse(const shoal_block *q, sh_delivery *d)
+{
+    int64_t at = sh_now() + RETRY;
+    sh_store_release(&sh_queue_shm_of(q)->retry_at, (uint64_t)at);
+    sh_delivery_leave(d, SH_DELIVERY_REFUSED);
+    SH_DEATH("delivery.refused"); /* death: recovery lowers the bounds */
+    sh_deliveries_lower(sh_queue_shm_of(q), d->table, d->place, at);
+}
+
+/* Inside: a message has been delivered often enough. */
 static void reject(sh_ctx *c, shoal_block *q, sh_delivery *d)
 {
-    if (!move_to_rejects(c, q, d)) {
+    shoal_err err = move_to_rejects(c, q, d);
+    if (err == SHOAL_ENOMEM || err == SHOAL_ELIMIT) {
+        refuse(q, d);
+        return;
+    }
+    if (err != SHOAL_OK) {
         sh_add_relaxed(&sh_queue_shm_of(q)->dropped, 1);
     }
-    drop_message(c, q, d);
+    sh_delivery_drop(c, q, d);
 }
 
 /* ---- getting ---- */
 
 typedef enum outcome { GOT, NOTHING, FAILED } outcome;
-
-/* Inside: gives up a claim for which there was no message. Those who looked meanwhile counted it as a message. */
-static void unclaim(const shoal_block *q, sh_delivery *d)
-{
-    leave_entry(d, SH_DELIVERY_EMPTY);
-    tell_empty(sh_queue_shm_of(q));
-}
 
 /* Inside: moves the oldest message of the ring into an entry, which this process claims once it has seen a message. */
 static outcome take_new(sh_ctx *c, shoal_block *q, sh_delivery *d, shoal_err *out_err)
@@ -310,11 +112,11 @@ static outcome take_new(sh_ctx *c, shoal_block *q, sh_delivery *d, shoal_err *ou
         } else if (r != SH_RING_DONE) {
             *out_err = r == SH_RING_BROKEN ? shoal_last_error() : SHOAL_OK;
             if (claimed) {
-                unclaim(q, d);
+                sh_delivery_empty(q, d);
             }
             return r == SH_RING_BROKEN ? FAILED : NOTHING;
         } else if (!claimed) {
-            *out_err = claim_empty(c, q, d);
+            *out_err = sh_delivery_claim_empty(c, q, d);
             if (*out_err != SHOAL_OK) {
                 return FAILED;
             }
@@ -334,28 +136,42 @@ static outcome take_new(sh_ctx *c, shoal_block *q, sh_delivery *d, shoal_err *ou
     return GOT;
 }
 
-/* Inside: claims a message, returned or new, and counts this delivery. */
-static outcome claim_message(sh_ctx *c, shoal_block *q, bool look, sh_delivery *d, shoal_err *out_err)
+/* Inside: counts this delivery of a CLAIMED message. Returns false if it has been delivered often enough. */
+static bool count_delivery(const shoal_block *q, const sh_delivery *d)
 {
-    sh_queue_shm *shm = sh_queue_shm_of(q);
-    uint64_t most = sh_load_relaxed(&shm->most);
-    while (look || sh_deliveries_ready(q)) {
-        if (!claim_returned(q, d)) {
+    uint64_t most = sh_load_relaxed(&sh_queue_shm_of(q)->most), deliveries = sh_load_relaxed(&d->entry->deliveries);
+    if (most != 0 && deliveries >= most) {
+        return false;
+    }
+    sh_store_relaxed(&d->entry->deliveries, deliveries + 1);
+    return true;
+}
+
+/* Inside: claims a message, returned or new, and counts this delivery. */
+static outcome claim_message(sh_ctx *c, shoal_block *q, bool all, sh_delivery *d, shoal_err *out_err)
+{
+    for (;;) {
+        bool claimed;
+        *out_err = sh_delivery_claim_due(q, all, d, &claimed);
+        if (!claimed) {
             break;
         }
-        uint64_t deliveries = sh_load_relaxed(&d->entry->deliveries) + 1;
-        sh_store_relaxed(&d->entry->deliveries, deliveries);
-        if (most == 0 || deliveries <= most) {
+        if (count_delivery(q, d)) {
             return GOT;
         }
         reject(c, q, d);
     }
-    outcome o = take_new(c, q, d, out_err);
+    outcome o = *out_err == SHOAL_OK ? take_new(c, q, d, out_err) : FAILED;
     if (o == GOT) {
         sh_store_relaxed(&d->entry->deliveries, 1);
     }
-    if (o == FAILED && *out_err == SHOAL_ECLOSED && sh_deliveries_out(q) != 0) {
-        return NOTHING; /* a message that is out may come back */
+    if (o == FAILED && *out_err == SHOAL_ECLOSED) {
+        *out_err = sh_deliveries_open(q);
+        o = *out_err != SHOAL_OK ? FAILED : NOTHING; /* a message that is out may come back */
+        if (o == NOTHING && sh_deliveries_out(q, 1) == 0) {
+            o = FAILED;
+            *out_err = sh_fail(SHOAL_ECLOSED, "the queue is closed");
+        }
     }
     return o;
 }
@@ -365,25 +181,27 @@ static outcome claim_message(sh_ctx *c, shoal_block *q, bool look, sh_delivery *
 static shoal_err send_out(sh_ctx *c, const shoal_block *q, sh_delivery *d, shoal_block **out_block)
 {
     int64_t lease = (int64_t)sh_load_relaxed(&sh_queue_shm_of(q)->lease);
+    int64_t until = lease > 0 ? sh_deadline(lease) : SH_DUE_FAR;
     sh_ref ref = sh_load_acquire(&d->entry->reference);
     shoal_block *b = NULL;
-    sh_store_release(&d->entry->until, lease > 0 ? (uint64_t)sh_deadline(lease) : 0);
+    sh_store_release(&d->entry->until, (uint64_t)until);
     d->deliveries = (uint32_t)sh_load_relaxed(&d->entry->deliveries);
-    shoal_err err =
-        sh_ref_weight(ref) == 0 ? damaged(q) : sh_block_open(c, sh_ref_id(ref), &b); /* CLAIMED: it cannot go away */
-    if (err != SHOAL_OK) {
-        if (err == SHOAL_ENOMEM || err == SHOAL_ELIMIT) {
-            sh_store_relaxed(&d->entry->deliveries, d->deliveries - 1u); /* nobody has seen it */
-            return_message(q, d);
-        } else {
-            drop_message(c, q, d); /* it names nothing: it must not block the queue */
+    shoal_err err = sh_ref_weight(ref) == 0 ? sh_deliveries_damaged(q)
+                                            : sh_block_open(c, sh_ref_id(ref), &b); /* CLAIMED: it cannot go away */
+    if (err == SHOAL_ECORRUPT) { /* it names nothing: it must not block the queue */
+        sh_add_relaxed(&sh_queue_shm_of(q)->dropped, 1);
+        sh_delivery_drop(c, q, d);
+    } else if (err != SHOAL_OK) {
+        sh_delivery_put_back(q, d);
+    } else {
+        sh_delivery_leave(d, SH_DELIVERY_OUT);
+        SH_DEATH("delivery.out"); /* death: recovery returns it; the next receiver sees that it was delivered before */
+        if (until < SH_DUE_FAR) {
+            sh_deliveries_lower(sh_queue_shm_of(q), d->table, d->place, until);
         }
-        return err;
+        *out_block = b;
     }
-    leave_entry(d, SH_DELIVERY_OUT);
-    SH_DEATH("delivery.out"); /* death: recovery returns it; the next receiver sees that it was delivered before */
-    *out_block = b;
-    return SHOAL_OK;
+    return err;
 }
 
 static shoal_err require(shoal_block *q, const char *what)
@@ -395,19 +213,6 @@ static shoal_err require(shoal_block *q, const char *what)
     return err == SHOAL_OK ? sh_deliveries_open(q) : err;
 }
 
-/* Returns how long to wait at most for now: an expiring lease wakes nobody. */
-int64_t sh_deliveries_until_lease(const shoal_block *q, int64_t deadline)
-{
-    int64_t now = sh_now(), lease = (int64_t)sh_load_relaxed(&sh_queue_shm_of(q)->lease);
-    int64_t left = deadline == SH_NO_DEADLINE ? SHOAL_FOREVER : deadline > now ? deadline - now : 0;
-    if (lease > 0) {
-        int64_t next = next_lease(q); /* a lease that is given during the wait expires after `lease` */
-        next = next == INT64_MAX || next - now > lease ? lease : next > now ? next - now : 0;
-        left = next < left ? next : left;
-    }
-    return left;
-}
-
 /* Waits until a get may find a message. Returns false if the time ran out. */
 static bool wait_for_message(shoal_block *q, int64_t timeout, int64_t deadline)
 {
@@ -415,7 +220,12 @@ static bool wait_for_message(shoal_block *q, int64_t timeout, int64_t deadline)
     if (timeout <= SHOAL_NOW) {
         return false;
     }
-    sh_wait_init(&wait, sh_deliveries_until_lease(q, deadline), SH_SLICE_LONG, &sh_queue_shm_of(q)->not_empty);
+    int64_t until = sh_deliveries_wait_until(q, deadline), now = sh_now();
+    sh_wait_init(&wait,
+                 until == SH_NO_DEADLINE ? SHOAL_FOREVER
+                 : until > now           ? until - now
+                                         : 0,
+                 SH_SLICE_LONG, &sh_queue_shm_of(q)->not_empty);
     (void)sh_queue_wait(q, &wait, sh_queue_is_ready, &sh_queue_shm_of(q)->not_empty);
     if (sh_interrupt_mine.hit) { /* a signal ends the wait */
         return sh_queue_is_ready(q);
@@ -447,36 +257,62 @@ static shoal_err read_message(shoal_block *b, shoal_value **out_value)
     return err;
 }
 
-/* After OUT: ends this process's delivery, if it still owns it. */
-static shoal_err end_delivery(shoal_block *q, sh_delivery *d, bool done)
+/* Inside: swaps the state of an entry that is OUT, if this process still owns it. */
+static shoal_err leave_out(sh_delivery *d, uint64_t after)
 {
-    sh_ctx *c = sh_enter_held();
-    if (c == NULL) {
-        return shoal_last_error();
-    }
     uint64_t state = d->state;
-    uint64_t after = sh_delivery_state(state, done ? SH_DELIVERY_FINISHING : SH_DELIVERY_RETURNED,
-                                       done ? sh_delivery_owner_of(state) : 0);
-    shoal_err err = SHOAL_OK;
     if (sh_delivery_owner_of(state) != sh_peers_now->self() || !sh_cas_seq_cst(&d->entry->state, &state, after)) {
-        err = sh_fail(SHOAL_ESTATE, NOT_OURS);
-    } else if (done) {
-        SH_DEATH("delivery.done"); /* death: FINISHING: recovery releases the message; nobody gets it again */
-        d->state = after;
-        drop_message(c, q, d);
-    } else {
-        SH_DEATH("delivery.given_back"); /* death: as in return_message */
-        sh_deliveries_tell(sh_queue_shm_of(q));
+        return sh_fail(SHOAL_ESTATE, NOT_OURS);
     }
-    sh_leave();
+    d->state = after;
+    return SHOAL_OK;
+}
+
+/* Inside: ends this process's delivery. */
+static shoal_err finish(sh_ctx *c, const shoal_block *q, sh_delivery *d)
+{
+    shoal_err err = leave_out(d, sh_delivery_state(d->state, SH_DELIVERY_FINISHING, sh_delivery_owner_of(d->state)));
+    if (err == SHOAL_OK) {
+        SH_DEATH("delivery.done"); /* death: FINISHING: recovery releases the message; nobody gets it again */
+        sh_delivery_drop(c, q, d);
+    }
     return err;
+}
+
+static shoal_err give_back(const shoal_block *q, sh_delivery *d)
+{
+    shoal_err err = leave_out(d, sh_delivery_state(d->state, SH_DELIVERY_RETURNED, 0));
+    if (err == SHOAL_OK) {
+        sh_delivery_tell(q, d);
+    }
+    return err;
+}
+
+/* After OUT: the message could not be read, so nobody has seen it. Drops it if nobody can read it, otherwise returns it
+ * and does not count the delivery. Another receiver may have it by now. Keeps the error. */
+static shoal_err take_back(const shoal_block *q, sh_delivery *d, shoal_err err)
+{
+    char text[200];
+    snprintf(text, sizeof text, "%s", shoal_last_error_text());
+    sh_ctx *c = sh_enter_held();
+    if (c != NULL && err == SHOAL_ECORRUPT) {
+        if (finish(c, q, d) == SHOAL_OK) {
+            sh_add_relaxed(&sh_queue_shm_of(q)->dropped, 1);
+        }
+    } else if (c != NULL && leave_out(d, sh_delivery_claimed(d->state)) == SHOAL_OK) {
+        sh_delivery_put_back(q, d);
+    }
+    if (c != NULL) {
+        sh_leave();
+    }
+    return sh_fail(err, "%s", text);
 }
 
 /* Waits for a message and marks it OUT. */
 static shoal_err get_message(shoal_block *q, int64_t timeout, sh_delivery *d, shoal_block **out_block)
 {
-    int64_t deadline = sh_deadline(timeout);
-    bool look = false; /* search the whole table, whatever the counts say: the wait may have ended with a slice */
+    int64_t deadline = sh_deadline(timeout), all_at = 0; /* when to ignore the bounds: deliveries.h */
+    bool all = false;
     for (;;) {
         outcome o = FAILED;
         sh_ctx *c = sh_enter_held();
@@ -485,7 +321,7 @@ static shoal_err get_message(shoal_block *q, int64_t timeout, sh_delivery *d, sh
         }
         shoal_err err = require(q, "get_delivery");
         if (err == SHOAL_OK) {
-            o = claim_message(c, q, look, d, &err);
+            o = claim_message(c, q, all, d, &err);
         }
         if (o == GOT) {
             err = send_out(c, q, d, out_block);
@@ -494,11 +330,36 @@ static shoal_err get_message(shoal_block *q, int64_t timeout, sh_delivery *d, sh
         if (o != NOTHING) {
             return err;
         }
+        if (all || all_at == 0) {
+            all_at = sh_deadline(SH_SLICE_LONG);
+        }
         if (!wait_for_message(q, timeout, deadline)) {
             return sh_fail_waiting(timeout, "the queue stayed empty");
         }
-        look = true;
+        all = sh_passed(all_at);
     }
+}
+
+/* After OUT: reads the message and makes its receipt. */
+static shoal_err receive(shoal_queue *queue, sh_delivery *d, shoal_block *b, shoal_value **out_value,
+                         shoal_delivery *out_delivery)
+{
+    shoal_block *q = (shoal_block *)queue;
+    shoal_value *value = NULL;
+    sh_receipt_key key;
+    sh_receipt receipt = {.queue = queue, .number = d->number, .state = d->state, .view = sh_queue_view_of(q)};
+    shoal_err err = read_message(b, &value);
+    if (err == SHOAL_OK) {
+        err = sh_receipt_add(&receipt, &key);
+    }
+    if (err != SHOAL_OK) {
+        shoal_value_destroy(value);
+        return err;
+    }
+    *out_value = value;
+    *out_delivery = (shoal_delivery){
+        .queue = shoal_queue_retain(queue), .number = key.place, .state = key.serial, .deliveries = d->deliveries};
+    return SHOAL_OK;
 }
 
 shoal_err shoal_queue_get_delivery(shoal_queue *queue, int64_t timeout, shoal_value **out_value,
@@ -509,9 +370,6 @@ shoal_err shoal_queue_get_delivery(shoal_queue *queue, int64_t timeout, shoal_va
     SH_NEED(out_delivery);
     shoal_block *q = (shoal_block *)queue, *b = NULL;
     sh_delivery d = {.entry = NULL};
-    if (out_value == NULL || out_delivery == NULL) {
-        return sh_fail(SHOAL_EINVAL, "shoal_queue_get_delivery: an output is NULL");
-    }
     shoal_err err = get_message(q, timeout, &d, &b);
     if (sh_queue_is_acknowledged(q) && sh_queue_is_prepared(q)) {
         sh_watch_got(sh_queue_view_of(q));
@@ -519,92 +377,118 @@ shoal_err shoal_queue_get_delivery(shoal_queue *queue, int64_t timeout, shoal_va
     if (err != SHOAL_OK) {
         return err;
     }
-    err = read_message(b, out_value);
-    sh_block_release(b);
-    if (err != SHOAL_OK) { /* without memory the queue keeps it; a message that cannot be read is dropped */
-        char text[200];
-        snprintf(text, sizeof text, "%s", shoal_last_error_text());
-        (void)end_delivery(q, &d, err != SHOAL_ENOMEM);
-        return sh_fail(err, "%s", text);
+    err = receive(queue, &d, b, out_value, out_delivery);
+    if (err != SHOAL_OK) {
+        err = take_back(q, &d, err);
     }
-    *out_delivery = (shoal_delivery){
-        .queue = shoal_queue_retain(queue), .number = d.number, .state = d.state, .deliveries = d.deliveries};
-    return SHOAL_OK;
+    sh_block_release(b);
+    return err;
 }
 
 /* ---- afterwards ---- */
 
-static shoal_err find_delivery(const shoal_delivery *delivery, const char *what, sh_delivery *out)
+static sh_receipt_key key_of(const shoal_delivery *d)
 {
-    if (delivery == NULL) {
-        return sh_fail(SHOAL_EINVAL, "%s: the delivery is NULL", what);
-    }
-    if (delivery->queue == NULL) {
+    return (sh_receipt_key){.place = d->number, .serial = d->state};
+}
+
+/* Takes the receipt of a delivery. *out_ended: there is none. */
+static shoal_err take_receipt(shoal_delivery *delivery, const char *what, sh_receipt *out)
+{
+    if (delivery->queue == NULL || !sh_receipt_take(key_of(delivery), out)) {
+        delivery->queue = NULL;
         return sh_fail(SHOAL_ESTATE, "%s: the delivery has already ended", what);
     }
-    shoal_block *q = (shoal_block *)delivery->queue;
+    return SHOAL_OK;
+}
+
+typedef enum action { DONE, RETURN, EXTEND } action;
+
+/* Inside: moves the end of the lease. */
+static shoal_err extend(const shoal_block *q, sh_delivery *d, int64_t time)
+{
+    int64_t until = sh_deadline(time);
+    shoal_err err = leave_out(d, sh_delivery_claimed(d->state)); /* nobody takes it over while its lease changes */
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    SH_DEATH("delivery.extending"); /* death: claimed, with its message: recovery returns the message */
+    if (sh_load_relaxed(&sh_queue_shm_of(q)->lease) == 0) {
+        until = SH_DUE_FAR;
+    }
+    sh_store_release(&d->entry->until, (uint64_t)until);
+    sh_delivery_leave(d, SH_DELIVERY_OUT);
+    sh_deliveries_lower(sh_queue_shm_of(q), d->table, d->place, until < SH_DUE_FAR ? until : SH_DUE_FAR);
+    return SHOAL_OK;
+}
+
+/* Acts on the delivery that the receipt describes. *state: of its entry. */
+static shoal_err act_on(const sh_receipt *receipt, action what, const char *name, int64_t time, uint64_t *state)
+{
+    shoal_block *q = (shoal_block *)receipt->queue;
+    sh_delivery d = {.entry = NULL};
     sh_ctx *c = sh_enter_held();
-    shoal_err err = c == NULL ? shoal_last_error() : require(q, what);
-    if (c != NULL) {
-        sh_leave();
+    if (c == NULL) {
+        return shoal_last_error();
     }
+    shoal_err err = require(q, name);
+    if (err == SHOAL_OK && !sh_delivery_find(q, receipt->number, &d)) {
+        err = sh_deliveries_damaged(q);
+    }
+    d.state = receipt->state;
     if (err == SHOAL_OK) {
-        *out =
-            (sh_delivery){.entry = entry_at(q, delivery->number), .number = delivery->number, .state = delivery->state};
-        err = out->entry != NULL ? SHOAL_OK : sh_fail(SHOAL_EINVAL, "%s: this is not a delivery", what);
+        err = what == DONE ? finish(c, q, &d) : what == RETURN ? give_back(q, &d) : extend(q, &d, time);
     }
+    sh_leave();
+    *state = d.state;
     return err;
 }
 
-static shoal_err end_public(shoal_delivery *delivery, const char *what, bool done)
+static shoal_err end(shoal_delivery *delivery, action what, const char *name)
 {
-    sh_delivery d = {.entry = NULL};
-    shoal_err err = find_delivery(delivery, what, &d);
-    if (err == SHOAL_OK) {
-        err = end_delivery((shoal_block *)delivery->queue, &d, done);
+    sh_receipt receipt;
+    shoal_err err = take_receipt(delivery, name, &receipt);
+    if (err != SHOAL_OK) {
+        return err;
     }
-    if (err == SHOAL_OK || (err == SHOAL_ESTATE && delivery->queue != NULL)) {
-        shoal_queue_release(delivery->queue);
-        delivery->queue = NULL;
+    uint64_t state;
+    err = act_on(&receipt, what, name, 0, &state);
+    if (err != SHOAL_OK && err != SHOAL_ESTATE) {
+        sh_receipt_put(key_of(delivery), receipt.state); /* the caller may try again */
+        return err;
     }
+    sh_receipt_drop(key_of(delivery));
+    shoal_queue_release(receipt.queue);
+    delivery->queue = NULL;
     return err;
 }
 
 shoal_err shoal_delivery_done(shoal_delivery *delivery)
 {
     SH_NEED(delivery);
-    return end_public(delivery, "shoal_delivery_done", true);
+    return end(delivery, DONE, "shoal_delivery_done");
 }
 
 shoal_err shoal_delivery_return(shoal_delivery *delivery)
 {
     SH_NEED(delivery);
-    return end_public(delivery, "shoal_delivery_return", false);
+    return end(delivery, RETURN, "shoal_delivery_return");
 }
 
 shoal_err shoal_delivery_extend(shoal_delivery *delivery, int64_t time)
 {
     SH_NEED(delivery);
-    sh_delivery d = {.entry = NULL};
-    shoal_err err = find_delivery(delivery, "shoal_delivery_extend", &d);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    sh_receipt receipt;
     if (time < 0) {
         return sh_fail(SHOAL_EINVAL, "shoal_delivery_extend: the time is negative");
     }
-    uint64_t state = d.state, ours = claimed_by_us(state);
-    if (sh_delivery_owner_of(state) != sh_peers_now->self() || !sh_cas_seq_cst(&d.entry->state, &state, ours)) {
-        return sh_fail(SHOAL_ESTATE, NOT_OURS);
+    shoal_err err = take_receipt(delivery, "shoal_delivery_extend", &receipt);
+    if (err == SHOAL_OK) {
+        uint64_t state = receipt.state;
+        err = act_on(&receipt, EXTEND, "shoal_delivery_extend", time, &state);
+        sh_receipt_put(key_of(delivery), err == SHOAL_OK ? state : receipt.state);
     }
-    SH_DEATH("delivery.extending"); /* death: claimed, with its message: recovery returns the message */
-    d.state = ours;                 /* CLAIMED: nobody takes it over while its deadline changes */
-    if (sh_load_relaxed(&d.entry->until) != 0) {
-        sh_store_release(&d.entry->until, (uint64_t)sh_deadline(time));
-    }
-    leave_entry(&d, SH_DELIVERY_OUT);
-    delivery->state = d.state;
-    return SHOAL_OK;
+    return err;
 }
 
 uint64_t shoal_queue_dropped(shoal_queue *queue)

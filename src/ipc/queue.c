@@ -474,7 +474,8 @@ uint64_t shoal_queue_bound(const shoal_queue *queue)
     return queue != NULL && sh_block_is_usable(q) ? sh_load_relaxed(&sh_queue_shm_of(q)->bound) : 0;
 }
 
-uint64_t shoal_queue_size(shoal_queue *queue)
+/* Counts the messages of the queue, but of those that are out only the first `most`. */
+static uint64_t count_messages(shoal_queue *queue, uint64_t most)
 {
     if (queue == NULL || !sh_block_is_usable((const shoal_block *)queue)) {
         return 0;
@@ -484,9 +485,14 @@ uint64_t shoal_queue_size(shoal_queue *queue)
     uint64_t size = puts - takes;
     if (sh_queue_is_prepared(q)) {
         size += sh_load_acquire(&sh_queue_view_of(q)->pending_count);
-        size += sh_queue_is_acknowledged(q) ? sh_deliveries_out(q) : 0; /* after the ring, so none is missed */
+        size += sh_queue_is_acknowledged(q) ? sh_deliveries_out(q, most) : 0; /* after the ring, so none is missed */
     }
     return size;
+}
+
+uint64_t shoal_queue_size(shoal_queue *queue)
+{
+    return count_messages(queue, UINT64_MAX);
 }
 
 void shoal_queue_close(shoal_queue *queue)
@@ -534,7 +540,7 @@ shoal_err shoal_queue_task_done(shoal_queue *queue)
 static bool all_done(shoal_block *q)
 {
     if (sh_queue_is_acknowledged(q)) {
-        return shoal_queue_size((shoal_queue *)q) == 0;
+        return count_messages((shoal_queue *)q, 1) == 0;
     }
     return sh_load_seq_cst(&sh_queue_shm_of(q)->done) >= sh_queue_puts((shoal_queue *)q);
 }
@@ -580,6 +586,12 @@ bool sh_queue_ready(shoal_queue *queue)
 sh_gate *sh_queue_gate(shoal_queue *queue)
 {
     return &sh_queue_shm_of((shoal_block *)queue)->not_empty;
+}
+
+int64_t sh_queue_wait_until(shoal_queue *queue, int64_t deadline)
+{
+    const shoal_block *q = (const shoal_block *)queue;
+    return sh_queue_is_acknowledged(q) ? sh_deliveries_wait_until(q, deadline) : deadline;
 }
 
 /* Inside: returns the id of the oldest message, if it is a block. */

@@ -13,6 +13,9 @@ bool sh_queue_ready(shoal_queue *queue);
 /* Returns the gate where waiters for sh_queue_ready park. */
 sh_gate *sh_queue_gate(shoal_queue *queue);
 
+/* Returns until when to park there at most, up to the deadline: the end of a lease wakes nobody. */
+int64_t sh_queue_wait_until(shoal_queue *queue, int64_t deadline);
+
 /* Returns an fd that polls readable while sh_queue_ready holds. `call` is for error texts. */
 shoal_err sh_queue_watch(shoal_queue *queue, const char *call, int *out_fd);
 

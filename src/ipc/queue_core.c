@@ -5,6 +5,7 @@
 #include "ipc/message_write.h"
 #include "ipc/queue.h"
 #include "ipc/queue_steps.h"
+#include "ipc/receipt.h"
 #include "ipc/value.h"
 #include "ipc/watch.h"
 #include "shm/waits.h"
@@ -35,34 +36,6 @@ shoal_err sh_queue_open_ring(shoal_block *q, uint32_t n)
     return SHOAL_OK;
 }
 
-/* Inside: creates the view at the first use of a queue that was received. It starts at the rings in use. */
-shoal_err sh_queue_prepare_slow(shoal_block *q, const char *what)
-{
-    shoal_err err = sh_block_require(q, SH_KIND_QUEUE, what);
-    if (err != SHOAL_OK) {
-        return err;
-    }
-    if (q->size < sizeof(sh_queue_shm)) {
-        return sh_fail(SHOAL_ECORRUPT, "queue %llu is damaged", (unsigned long long)q->id);
-    }
-    q->extra = calloc(1, sizeof(sh_queue_view));
-    if (q->extra == NULL) {
-        return sh_fail(SHOAL_ENOMEM, "no memory for a queue");
-    }
-    err = sh_queue_open_ring(q, 0);
-    if (err == SHOAL_OK && sh_queue_is_acknowledged(q)) {
-        sh_queue_view_of(q)->mood = SH_MOOD_SLOW;
-        err = sh_deliveries_open(q);
-    }
-    if (err != SHOAL_OK) {
-        free(q->extra);
-        q->extra = NULL;
-    }
-    return err;
-}
-
-/* ---- pending messages ---- */
-
 /* Inside: drops the pending messages and their references. */
 static void drop_pending(sh_ctx *c, void *view)
 {
@@ -82,7 +55,38 @@ static void let_go(sh_ctx *c, void *view)
 {
     drop_pending(c, view);
     sh_watch_forget(view);
+    sh_receipts_forget(view);
 }
+
+/* Inside: creates the view at the first use of a queue that was received. It starts at the rings in use. */
+shoal_err sh_queue_prepare_slow(shoal_block *q, const char *what)
+{
+    shoal_err err = sh_block_require(q, SH_KIND_QUEUE, what);
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    if (q->size < sizeof(sh_queue_shm)) {
+        return sh_fail(SHOAL_ECORRUPT, "queue %llu is damaged", (unsigned long long)q->id);
+    }
+    q->extra = calloc(1, sizeof(sh_queue_view));
+    if (q->extra == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for a queue");
+    }
+    err = sh_queue_open_ring(q, 0);
+    if (err == SHOAL_OK && sh_queue_is_acknowledged(q)) {
+        sh_queue_view_of(q)->mood = SH_MOOD_SLOW;
+        q->let_go = let_go;
+        err = sh_deliveries_open(q);
+    }
+    if (err != SHOAL_OK) {
+        free(q->extra);
+        q->extra = NULL;
+        q->let_go = NULL;
+    }
+    return err;
+}
+
+/* ---- pending messages ---- */
 
 /* Inside: appends a pending message. Returns false if there is no room. */
 static bool add_pending(shoal_block *q, const sh_taken *taken)
@@ -229,7 +233,7 @@ bool sh_queue_is_ready(shoal_block *q)
     if (sh_queue_is_acknowledged(q)) { /* messages that are out may come back, so it ends only when none is out */
         return r == SH_RING_DONE || r == SH_RING_BROKEN ||
                (r == SH_RING_NEXT && sh_load_acquire(&ring->shm->next) != 0) || sh_deliveries_ready(q) ||
-               (sh_queue_is_closed(q) && sh_deliveries_out(q) == 0);
+               (sh_queue_is_closed(q) && sh_deliveries_may_be_over(q));
     }
     return r != SH_RING_EMPTY || sh_queue_is_closed(q);
 }

@@ -6,6 +6,7 @@
 
 #include "ipc/ring.h"
 #include "shm/block.h"
+#include "shm/deliveries.h"
 
 #define SH_RINGS_MAX (SH_RING_ORDER_MAX + 1)
 
@@ -19,11 +20,6 @@ typedef struct sh_taken {
 #define SH_PENDING_MAX 16
 
 #define SH_TABLES_MAX 24
-
-typedef struct sh_table_view {
-    sh_deliveries_shm *shm;
-    uint64_t count; /* entries */
-} sh_table_view;
 
 typedef enum sh_mood {
     SH_MOOD_EARLY = 1,   /* the last fast get came before its message: see sh_queue_peek_fast */
@@ -47,11 +43,12 @@ typedef struct sh_queue_view {
 
     sh_a32 watch; /* index among the watched queues + 1; 0: nobody asked for an fd (watch.c) */
 
-    /* For an acknowledged queue: its tables, in the same way as the rings, and the number of the entry that was used
-     * last. */
+    /* For an acknowledged queue: its tables, in the same way as the rings; the number of the entry that this process
+     * claimed last, and the state of a random generator, both used inside. */
     sh_a32 table_count;
-    sh_table_view tables[SH_TABLES_MAX];
+    sh_delivery_table tables[SH_TABLES_MAX];
     uint64_t last_entry;
+    uint64_t random;
 } sh_queue_view;
 
 static inline sh_queue_shm *sh_queue_shm_of(const shoal_block *queue)

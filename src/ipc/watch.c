@@ -127,7 +127,7 @@ static size_t look(sh_futex_pair *pairs, size_t most, int64_t *until)
             *until = now + SLICE_WITHOUT;
         }
         if (sh_queue_is_acknowledged(w->queue)) { /* a lease may expire earlier */
-            *until = now + sh_deliveries_until_lease(w->queue, *until);
+            *until = sh_deliveries_wait_until(w->queue, *until);
         }
     }
     return n;

@@ -111,6 +111,15 @@ static void prepare(const shoal_waitable *things, size_t count, sh_sleep *sleep)
     }
 }
 
+/* Returns until when to sleep at most: nobody is woken when the lease of a message ends. */
+static int64_t wait_until(const shoal_waitable *things, size_t count, int64_t deadline)
+{
+    for (size_t i = 0; i < count; i++) {
+        deadline = things[i].queue != NULL ? sh_queue_wait_until(things[i].queue, deadline) : deadline;
+    }
+    return deadline;
+}
+
 /* Passes wake-ups on: this thread may have consumed the single wake-up of one that takes, or that waits for the same
  * process. */
 static void pass_wakes(const shoal_waitable *things, size_t count)
@@ -137,7 +146,7 @@ static bool wait_mixed(shoal_waitable *things, size_t count, int64_t deadline)
         if (sh_passed(deadline)) {
             return false;
         }
-        sh_sleep_until(&sleep, deadline);
+        sh_sleep_until(&sleep, wait_until(things, count, deadline));
         if (sh_interrupted()) {
             return look(things, count);
         }

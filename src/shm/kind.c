@@ -76,6 +76,8 @@ static sh_a64 *next_in_deliveries(const sh_found *f, sh_a64 *progress)
     sh_deliveries_shm *table = (sh_deliveries_shm *)f->data;
     uint64_t at = sh_load_relaxed(progress);
     uint64_t room = f->size < sizeof *table ? 0 : (f->size - sizeof *table) / sizeof table->entries[0];
+    uint64_t count = room == 0 ? 0 : sh_load_relaxed(&table->count);
+    room = count < room ? count : room;
     for (; room > 0 && at <= room; at++) {
         sh_a64 *word = at == 0 ? &table->next : &table->entries[at - 1].reference;
         if (sh_load_acquire(word) != 0) {

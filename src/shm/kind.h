@@ -82,9 +82,7 @@ static inline sh_entry_kind sh_entry_kind_of(uint64_t state)
 
 /* A queue. Synchronisation: written once, before other processes can see it: rings (the first ring), deliveries (the
  * first table) and rejects (a queue), both 0 unless it is acknowledged; of_pipe, bound, lease, most. flags: or-ed.
- * done: task_done, upward by compare-and-swap. returned: upward, after a message was returned to the table; looked: the
- * value of returned before a walk over the table that found no returned message (any receiver, plain stores: it may be
- * too low). dropped: a statistic. gates: park.h. */
+ * done: task_done, upward by compare-and-swap. due, retry_at: deliveries.h. dropped: a statistic. gates: park.h. */
 typedef struct sh_queue_shm {
     sh_a64 destroy[2];
     sh_a64 rings;
@@ -98,29 +96,29 @@ typedef struct sh_queue_shm {
     sh_gate not_full;
     sh_gate all_done;
     sh_a32 unused2;
-    sh_a64 returned, looked;
-    sh_a64 lease; /* ns; 0: none */
-    sh_a64 most;  /* the limit of deliveries of one message; 0: none */
+    sh_a64 due;      /* the bound of all tables of deliveries */
+    sh_a64 retry_at; /* when to offer refused messages to rejects again, sh_now time */
+    sh_a64 lease;    /* ns; 0: none */
+    sh_a64 most;     /* the limit of deliveries of one message; 0: none */
     sh_a64 dropped;
 } sh_queue_shm;
 
 #define SH_QUEUE_CLOSED 1u
 #define SH_QUEUE_ACKNOWLEDGED 2u
 
-/* A table of the messages of an acknowledged queue that are out (shm/deliveries.h). It has as many entries as the block
- * has room for. next: a table with more; set once. */
+/* A table of the messages of an acknowledged queue that are out; deliveries.h. */
 typedef struct sh_delivery_shm {
     sh_a64 reference; /* to the message, while there is one */
     sh_a64 state;
     sh_a64 deliveries; /* the number for this message, including the current one */
-    sh_a64 until;      /* when its lease ends, sh_now time; 0: never */
+    sh_a64 until;      /* while it is OUT: when its lease ends, sh_now time */
 } sh_delivery_shm;
 
 typedef struct sh_deliveries_shm {
     sh_a64 destroy[2];
-    sh_a64 next;
-    sh_a64 unused;
-    sh_delivery_shm entries[];
+    sh_a64 next;               /* reference to a table with more; set once */
+    sh_a64 count;              /* of entries; written once, before other processes can see it */
+    sh_delivery_shm entries[]; /* then the bounds */
 } sh_deliveries_shm;
 
 /* One end of a pipe: references to the queue that it reads and the queue that it writes (0: none). When the end dies,
