@@ -171,30 +171,73 @@ uint64_t sh_memory_used(int fd)
     return fstat(fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
 }
 
-/* Returns the memory limit of this process's cgroup (v2), or 0. */
-static uint64_t cgroup_limit(void)
+/* Lowers *limit to the number in the file. "max" in version 2, and a number beyond all memory in version 1, mean none. */
+static void lower_to(const char *path, uint64_t *limit)
 {
-    char line[512], path[640];
-    uint64_t limit = 0;
-    FILE *f = fopen("/proc/self/cgroup", "re");
-    if (f == NULL) {
-        return 0;
+    char line[64];
+    FILE *f = fopen(path, "re");
+    if (f != NULL) {
+        uint64_t n = fgets(line, sizeof line, f) != NULL ? strtoull(line, NULL, 10) : 0; /* "max" gives 0 */
+        *limit = n != 0 && n < *limit ? n : *limit;
+        fclose(f);
     }
-    while (fgets(line, sizeof line, f) != NULL) {
-        if (strncmp(line, "0::", 3) == 0) {
-            line[strcspn(line, "\n")] = 0;
-            snprintf(path, sizeof path, "/sys/fs/cgroup%s/memory.max", line + 3);
-            FILE *g = fopen(path, "re");
-            if (g != NULL) {
-                if (fgets(line, sizeof line, g) != NULL) {
-                    limit = strtoull(line, NULL, 10); /* "max" gives 0 */
-                }
-                fclose(g);
-            }
-            break;
+}
+
+/* The same for a group and all groups that it is part of: each of them limits what is inside. The path of a group is
+ * relative to the root of this process's cgroup namespace, and in a container what is mounted may begin at another one. Groups that
+ * are not there have no limit that could be read. */
+static void lower_to_groups(const char *mount, const char *group, const char *file, uint64_t *limit)
+{
+    char path[640], name[512];
+    snprintf(name, sizeof name, "%s", group);
+    for (;;) {
+        snprintf(path, sizeof path, "%s%s/%s", mount, strcmp(name, "/") == 0 ? "" : name, file);
+        lower_to(path, limit);
+        char *slash = strrchr(name, '/');
+        if (slash == NULL) {
+            return;
+        }
+        *slash = 0;
+    }
+}
+
+/* Checks whether a list such as "cpu,memory" has the word. */
+static bool lists(const char *list, const char *word)
+{
+    size_t n = strlen(word);
+    for (const char *p = list; (p = strstr(p, word)) != NULL; p += n) {
+        if ((p == list || p[-1] == ',') && (p[n] == ',' || p[n] == 0)) {
+            return true;
         }
     }
-    fclose(f);
+    return false;
+}
+
+/* The lines of /proc/self/cgroup are "number:controllers:group". That of version 2 is "0::group"; it has the memory controller
+ * unless a line of version 1 has. */
+uint64_t sh_memory_group_limit(const char *list, const char *mount)
+{
+    char line[512], place[512];
+    uint64_t limit = UINT64_MAX;
+    FILE *f = fopen(list, "re");
+    while (f != NULL && fgets(line, sizeof line, f) != NULL) {
+        line[strcspn(line, "\n")] = 0;
+        char *controllers = strchr(line, ':'), *group = controllers != NULL ? strchr(controllers + 1, ':') : NULL;
+        if (group == NULL) {
+            continue;
+        }
+        *controllers++ = 0;
+        *group++ = 0;
+        if (controllers[0] == 0) {
+            lower_to_groups(mount, group, "memory.max", &limit);
+        } else if (lists(controllers, "memory")) {
+            snprintf(place, sizeof place, "%s/memory", mount);
+            lower_to_groups(place, group, "memory.limit_in_bytes", &limit);
+        }
+    }
+    if (f != NULL) {
+        fclose(f);
+    }
     return limit;
 }
 
@@ -202,6 +245,6 @@ uint64_t sh_memory_of_machine(void)
 {
     struct sysinfo s;
     uint64_t total = sysinfo(&s) == 0 ? (uint64_t)s.totalram * s.mem_unit : UINT64_C(1) << 30;
-    uint64_t limit = cgroup_limit();
-    return limit != 0 && limit < total ? limit : total;
+    uint64_t limit = sh_memory_group_limit("/proc/self/cgroup", "/sys/fs/cgroup");
+    return limit < total ? limit : total;
 }

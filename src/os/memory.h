@@ -61,7 +61,11 @@ void sh_memory_decommit_file(int fd, uint64_t offset, uint64_t size);
 /* Returns the number of bytes of memory that the file uses now. */
 uint64_t sh_memory_used(int fd);
 
-/* Returns the total memory of this machine, or the limit of this process's memory cgroup if that is lower. */
+/* Returns the lowest memory limit of this process's cgroup and of those that it is part of (version 1 or 2), as far as they can be
+ * seen; UINT64_MAX if there is none. list: /proc/self/cgroup; mount: where the groups are. */
+uint64_t sh_memory_group_limit(const char *list, const char *mount);
+
+/* Returns the total memory of this machine, or the limit of this process's memory cgroups if that is lower. */
 uint64_t sh_memory_of_machine(void);
 
 #endif

@@ -34,6 +34,8 @@
 #include "base/death.h"
 #include "shm/world.h"
 
+#include <time.h>
+
 #define SH_SEQ_LONG_BITS 52
 #define SH_SEQ_LONG_MASK ((UINT64_C(1) << SH_SEQ_LONG_BITS) - 1)
 
@@ -78,8 +80,9 @@ void sh_intent_forget(void);
 
 extern uint64_t sh_intent_seen[SH_SLOTS];      /* the sequence last read in each slot; 0: none */
 extern uint64_t sh_intent_seen_when[SH_SLOTS]; /* when, or earlier: sh_coarse_time */
+extern uint64_t sh_intent_seen_tick[SH_SLOTS]; /* the same by sh_coarse_tick */
 
-/* A clock that costs almost nothing. It has 64 bits and does not wrap.
+/* A clock that costs almost nothing. It has 64 bits and does not wrap, but it may begin again: see sh_coarse_tick.
  *
  * On x86-64 a step is 2^22 ticks of the time stamp counter: 4 ms at 1 GHz, 0.7 ms at 6 GHz. 2^23 operations in one step
  * would be two per tick. An operation takes at least 9 cycles of a core (measured: a dozen stores, and a locked swap
@@ -92,6 +95,22 @@ static inline uint64_t sh_coarse_time(void)
     return __builtin_ia32_rdtsc() >> 22;
 #else
     return (uint64_t)sh_now() >> 21;
+#endif
+}
+
+/* The time stamp counter restarts when a machine wakes up from suspend, so a step of sh_coarse_time may come a second time: when
+ * the machine has run for as long since then as it had run before. This clock of the kernel does not go back, and what it misses, a
+ * suspended machine's time, no process runs in. It has moved on by then, since it lags behind the time by a few ticks of the kernel
+ * at most. So if both clocks say the same as before, it is the same step. It is not enough alone: under a hypervisor its tick
+ * may be late, for more than 2^23 operations. A read costs a few nanoseconds, without a system call. */
+static inline uint64_t sh_coarse_tick(void)
+{
+#if defined(__x86_64__)
+    struct timespec t;
+    clock_gettime(CLOCK_MONOTONIC_COARSE, &t);
+    return (uint64_t)t.tv_sec * 1000000000u + (uint64_t)t.tv_nsec;
+#else
+    return 0; /* sh_now does not go back */
 #endif
 }
 
@@ -112,7 +131,8 @@ static inline void sh_intent_confirm_in(const sh_ctx *c, uint64_t tag, uint64_t 
         return;
     }
     uint32_t behind = (uint32_t)((sh_intent_seen[slot] - tag) & SH_SEQ_MASK);
-    if (behind != 0 && behind < (1u << (SH_SEQ_BITS - 1)) && sh_intent_seen_when[slot] == sh_coarse_time()) {
+    if (behind != 0 && behind < (1u << (SH_SEQ_BITS - 1)) && sh_intent_seen_when[slot] == sh_coarse_time() &&
+        sh_intent_seen_tick[slot] == sh_coarse_tick()) {
         return; /* that slot has begun a later operation since */
     }
     sh_intent_confirm_slow(tag, target, word, seen, mask);

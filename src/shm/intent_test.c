@@ -77,6 +77,26 @@ START_TEST(an_entry_that_has_changed_confirms_nothing)
 }
 END_TEST
 
+/* The time stamp counter began again after a suspend, and has come back to the step in which this process last looked at the
+ * slot. Since then the slot has made so many operations that its open one looks like an earlier one. */
+START_TEST(f17_a_clock_that_begins_again_fools_nobody)
+{
+    other o = begin();
+    uint64_t step;
+    sh_store_relaxed(&o.word->lo, sh_word_make(3, o.tag));
+    do {
+        sh_store_relaxed(&o.slot->confirmed, 0);
+        step = sh_coarse_time();
+        sh_intent_seen[o.index] = SEQ + 5;
+        sh_intent_seen_when[o.index] = step;
+        sh_intent_seen_tick[o.index] = sh_coarse_tick() - SHOAL_SECONDS(3600);
+        sh_intent_confirm(o.self, o.tag, o.target);
+    } while (sh_coarse_time() != step); /* else it has looked because the step was over */
+    ck_assert_uint_eq(sh_load_relaxed(&o.slot->confirmed), SEQ);
+    end(&o);
+}
+END_TEST
+
 /* In one step of the clock no process makes 2^23 operations. Tries the fastest of all: one that changes nothing. */
 START_TEST(a_step_of_the_clock_is_short)
 {
@@ -113,6 +133,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(c, sh_leaks_begin, sh_leaks_end);
     tcase_add_test(c, a_tag_that_is_gone_confirms_nothing);
     tcase_add_test(c, an_entry_that_has_changed_confirms_nothing);
+    tcase_add_test(c, f17_a_clock_that_begins_again_fools_nobody);
     tcase_add_test(c, a_step_of_the_clock_is_short);
     suite_add_tcase(s, c);
     return s;
