@@ -3,8 +3,8 @@
  * Arguments and results are values. There are three ways to start a process. spawn, the default, runs a fresh copy of
  * this program, which is safe with threads and with CUDA. fork copies this process. forkserver lets a small server
  * process fork. The program must call shoal_init first in main. A forked child inherits every handle of its parent,
- * the ends of pipes included. Children end when their parent dies, unless they were started with `outlive`. A
- * `death_signal` with a handler gives them time to clean up. binding.h has children that run another program, and
+ * the ends of pipes included, but card tensors (device.h). Children end when their parent dies or executes another
+ * program, unless they were started with `outlive`. A `death_signal` with a handler gives them time to clean up. binding.h has children that run another program, and
  * interrupt.h waits that a signal ends.
  */
 #ifndef SHOAL_PROCESS_H
@@ -83,7 +83,8 @@ SHOAL_MUST_USE shoal_err shoal_process_start(shoal_target target, shoal_value *a
 
 /* Waits until a process has ended, and reports how. Returns SHOAL_OK however it ended. out_status may be NULL. Blocks
  * at most for timeout. May be called again. Thread-safe. Errors: SHOAL_ETIMEDOUT; SHOAL_ESTATE if this process did
- * not start it. */
+ * not start it; SHOAL_ENOMEM if it has ended and there is no memory for its result: the result is kept, so free some
+ * and call again. */
 SHOAL_MUST_USE shoal_err shoal_process_join(shoal_process *process, int64_t timeout, shoal_status *out_status);
 
 /* Send a signal to a process: SIGTERM, SIGKILL, or any other. Do not wait for it to end. Thread-safe. Errors:

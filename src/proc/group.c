@@ -55,8 +55,7 @@ static void gather(group *g)
     int first = -1;
     for (int i = 0; i < g->started; i++) {
         shoal_status status;
-        if (g->fds[i].fd < 0 || g->fds[i].revents == 0 ||
-            shoal_process_join(g->ranks[i], SHOAL_NOW, &status) != SHOAL_OK) {
+        if (g->fds[i].fd < 0 || g->fds[i].revents == 0 || !sh_process_is_over(g->ranks[i], &status)) {
             continue;
         }
         g->fds[i].fd = -1;

@@ -351,22 +351,51 @@ static void describe(shoal_process *p, const sh_fate *fate)
     }
 }
 
+/* Only once: nobody else has the status. */
+static shoal_err reap_and_describe(shoal_process *p, int64_t deadline)
+{
+    sh_fate fate;
+    bool known = false;
+    shoal_err err = reap(p, deadline, &fate, &known);
+    if (err == SHOAL_OK) {
+        describe(p, known ? &fate : NULL);
+        p->reaped = true;
+    }
+    return err;
+}
+
+/* The target returned, but its result is nonsense. */
+static void describe_unreadable(shoal_process *p, shoal_err err)
+{
+    char buffer[WHO_SIZE];
+    p->status = (shoal_status){.end = SHOAL_FAILED, .code = p->status.code, .err = err};
+    snprintf(p->status.text, sizeof p->status.text, "the result of %s cannot be read: %s", say_who(p, buffer),
+             shoal_last_error_text());
+}
+
 /* Recovers what the child held, then reads its result: recovery may have to finish the store of the result that a
- * killed child began. */
-static void take_result(shoal_process *p)
+ * killed child began. If there is no memory for it, the result stays in the record, and the next join reads it. */
+static shoal_err take_result(shoal_process *p)
 {
     sh_ctx *c = sh_block_is_lost(p->record) ? NULL : sh_enter();
     if (c == NULL) {
-        return;
+        return SHOAL_OK;
     }
     sh_slot_bury(p->slot, p->generation);
     SH_DEATH("proc.join.buried");
     uint64_t reference = sh_offset_of(&sh_start_of(p->record)->result);
-    if (sh_load_acquire((sh_a64 *)sh_at(reference)) != 0 &&
-        sh_message_read_at(c, reference, false, &p->result) != SHOAL_OK) {
-        sh_log("the result of rank %d is lost: %s", p->rank, shoal_last_error_text());
+    shoal_err err = sh_load_acquire((sh_a64 *)sh_at(reference)) != 0
+                        ? sh_message_read_at(c, reference, true, &p->result)
+                        : SHOAL_OK;
+    if (err == SHOAL_OK && p->result != NULL) {
+        sh_heap_release(c, reference);
     }
     sh_leave();
+    if (err != SHOAL_OK && err != SHOAL_ENOMEM) {
+        describe_unreadable(p, err);
+        return SHOAL_OK;
+    }
+    return err;
 }
 
 /* Reaps the child and takes its result. The first thread that sees the end does it, once. */
@@ -378,13 +407,12 @@ static shoal_err collect(shoal_process *p, int64_t deadline)
                        p->name, p->pid);
     }
     if (sh_load_relaxed(&p->ended) == 0) {
-        sh_fate fate;
-        bool known = false;
-        err = reap(p, deadline, &fate, &known);
+        err = p->reaped ? SHOAL_OK : reap_and_describe(p, deadline);
         SH_DEATH("proc.join.reaped"); /* death: the next process that sweeps recovers the child's slot */
         if (err == SHOAL_OK) {
-            take_result(p);
-            describe(p, known ? &fate : NULL);
+            err = take_result(p);
+        }
+        if (err == SHOAL_OK) {
             sh_store_release(&p->ended, 1); /* pairs with the acquire in join: status and result */
         }
     }
@@ -416,6 +444,15 @@ shoal_err shoal_process_join(shoal_process *process, int64_t timeout, shoal_stat
         *out_status = process->status;
     }
     return SHOAL_OK;
+}
+
+bool sh_process_is_over(shoal_process *process, shoal_status *out_status)
+{
+    bool over = shoal_process_join(process, SHOAL_NOW, out_status) == SHOAL_OK;
+    if (!over && process->reaped) { /* only its result is missing, for lack of memory */
+        *out_status = process->status;
+    }
+    return over || process->reaped;
 }
 
 /* ---- the rest of the public interface ---- */
@@ -483,15 +520,15 @@ void shoal_process_destroy(shoal_process *process)
     sh_interrupt suspended = sh_interrupt_suspend(); /* clean-up is not cut short */
     sh_cleanup_begin();
     bool ours = process->pidfd >= 0;
-    bool over = !ours || shoal_process_join(process, SHOAL_NOW, NULL) == SHOAL_OK;
+    bool over = !ours || shoal_process_join(process, SHOAL_NOW, NULL) == SHOAL_OK || process->reaped;
     /* A process that has ended but was not joined is the child of a stopped fork server: there is nothing to wait
      * for. */
     if (!over && !process->outlive && !sh_process_has_ended(process)) {
         sh_process_send(process, SIGTERM);
-        over = shoal_process_join(process, GRACE, NULL) == SHOAL_OK;
+        over = shoal_process_join(process, GRACE, NULL) == SHOAL_OK || process->reaped;
         if (!over && !sh_process_has_ended(process)) {
             sh_process_send(process, SIGKILL);
-            over = shoal_process_join(process, KILL_LIMIT, NULL) == SHOAL_OK;
+            over = shoal_process_join(process, KILL_LIMIT, NULL) == SHOAL_OK || process->reaped;
         }
     }
     if (!over) {

@@ -6,6 +6,7 @@
 #include "shm/waits.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
@@ -611,11 +612,68 @@ START_TEST(names_in_texts_and_comm)
 }
 END_TEST
 
+/* A result of so many objects that the parent needs memory of the heap for it. */
+#define OBJECTS 3000
+
+static shoal_err return_many(int rank, const shoal_value *args)
+{
+    (void)args;
+    (void)rank;
+    shoal_value *list = shoal_value_list();
+    for (int i = 0; i < OBJECTS; i++) {
+        shoal_block *b;
+        must(shoal_block_create_zeroed(16, &b) == SHOAL_OK);
+        list = shoal_list_add(list, shoal_value_of(b));
+        shoal_release(b);
+    }
+    return shoal_return(list);
+}
+
+/* Takes all memory of the heap, in blocks of many sizes. */
+static size_t fill_heap(shoal_block **blocks, size_t room)
+{
+    size_t n = 0;
+    for (size_t size = 1 << 20; size >= 16; size /= 2) {
+        while (n < room && shoal_block_create(size, &blocks[n]) == SHOAL_OK) {
+            n++;
+        }
+    }
+    return n;
+}
+
+START_TEST(f12_a_full_heap_loses_no_result)
+{
+    enum { ROOM = 1 << 20 };
+    shoal_block **blocks = calloc(ROOM, sizeof(shoal_block *));
+    ck_assert_ok(shoal_world_create(&(shoal_world_options){.heap_limit = 16 << 20}));
+    shoal_process *p = start(_i, return_many, NULL);
+    struct pollfd ended = {.fd = shoal_process_sentinel(p), .events = POLLIN};
+    ck_assert_int_eq(poll(&ended, 1, 20000), 1);
+    ck_assert_ok(shoal_world_sweep(NULL));
+    size_t n = fill_heap(blocks, ROOM);
+    ck_assert_uint_lt(n, ROOM);
+    shoal_status status = {.text = "untouched"};
+    for (int i = 0; i < 3; i++) {
+        ck_assert_err(shoal_process_join(p, LIMIT, &status), SHOAL_ENOMEM);
+        ck_assert_str_eq(status.text, "untouched");
+        ck_assert_ptr_null(shoal_process_result(p));
+    }
+    while (n > 0) {
+        shoal_release(blocks[--n]);
+    }
+    free(blocks);
+    ck_assert_str_eq(finish(p).text, "rank 0 returned");
+    ck_assert_uint_eq(shoal_value_count(shoal_process_result(p)), OBJECTS);
+    shoal_process_destroy(p);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("process");
     TCase *tc = methods_case("process");
     add_for_methods(tc, names_in_texts_and_comm);
+    add_for_methods(tc, f12_a_full_heap_loses_no_result);
     add_for_methods(tc, arguments_arrive_and_results_return);
     add_for_methods(tc, endings_are_distinguished);
     tcase_add_loop_test(tc, no_fd_to_watch_with, SHOAL_START_SPAWN, SHOAL_START_FORK + 1);
