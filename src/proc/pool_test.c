@@ -292,6 +292,47 @@ static shoal_err add_base(const shoal_value *arg, shoal_value **out_result)
     return SHOAL_OK;
 }
 
+/* Two counters in a block: workers that have begun, and workers whose exit handlers are through. */
+static sh_a32 *lives;
+
+static void exit_slowly(void)
+{
+    usleep(200000); /* that is what is tested: nothing may cut it short */
+    sh_add_acq_rel(&lives[1], 1);
+}
+
+static shoal_err begin_life(int rank, const shoal_value *args)
+{
+    (void)rank;
+    lives = shoal_block_data(shoal_value_as_block(args));
+    must(lives != NULL && atexit(exit_slowly) == 0);
+    sh_add_acq_rel(&lives[0], 1);
+    return SHOAL_OK;
+}
+
+START_TEST(f7_workers_that_retire_run_their_exit_handlers)
+{
+    shoal_block *counters;
+    shoal_value *v;
+    ck_assert_ok(shoal_block_create_zeroed(2 * sizeof(sh_a32), &counters));
+    shoal_pool *pool =
+        make(SHOAL_START_SPAWN,
+             (shoal_pool_options){
+                 .workers = 2, .initializer = begin_life, .init_args = shoal_value_of(counters), .tasks_per_child = 1});
+    ck_assert_ok(shoal_pool_map(pool, square, numbers(12), 1, &v));
+    ck_assert_uint_eq(shoal_value_count(v), 12);
+    shoal_value_destroy(v);
+    shoal_pool_close(pool);
+    ck_assert_ok(shoal_pool_join(pool, LIMIT));
+    const sh_a32 *words = shoal_block_data(counters);
+    ck_assert_uint_ge(sh_load_acquire(&words[0]), 12);
+    ck_assert_uint_eq(sh_load_acquire(&words[1]), sh_load_acquire(&words[0]));
+    ck_assert_uint_eq(shoal_pool_losses(pool), 0);
+    shoal_pool_destroy(pool);
+    shoal_release(counters);
+}
+END_TEST
+
 START_TEST(initializer_and_tasks_per_child)
 {
     enum { N = 30 };
@@ -556,6 +597,7 @@ static Suite *suite(void)
     add_for_methods(tc, futures);
     add_for_methods(tc, buffers_are_filled);
     add_for_methods(tc, initializer_and_tasks_per_child);
+    tcase_add_test(tc, f7_workers_that_retire_run_their_exit_handlers);
     add_for_methods(tc, a_failing_initializer_is_reported);
     add_for_methods(tc, workers_that_never_come_up);
     add_for_methods(tc, a_killed_worker_is_replaced);

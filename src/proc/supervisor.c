@@ -15,12 +15,17 @@
 #define SURE_INTERVAL SHOAL_SECONDS(1) /* between checks of members that seem to run (sleep.h) */
 #define RETRY SHOAL_MS(20)             /* between starts that the system refuses */
 #define KILL_LIMIT SHOAL_SECONDS(10)   /* a killed process that is not gone by then hangs in the kernel */
+#define RETIRE_LIMIT SHOAL_SECONDS(10) /* for the exit handlers of a process that retires; then SIGTERM */
+#define RETIRE_GRACE SHOAL_SECONDS(3)  /* from there to SIGKILL */
 
 typedef struct member {
     shoal_process *process; /* NULL: none was started */
     bool over;              /* it has ended, and `ended` was called */
     bool vacant;            /* to be started */
+    bool resigned;          /* it does no more work; it retires when the one before it has ended */
     shoal_process *retiring;
+    int64_t retired_at;
+    int told; /* the last signal that the retiring process got; 0: none */
 } member;
 
 struct sh_supervisor {
@@ -99,7 +104,7 @@ static shoal_err start(sh_supervisor *s, int rank)
     char name[SHOAL_NAME_MAX + 1];
     snprintf(name, sizeof name, r->numbered ? "%s-%d" : "%s", r->name, rank);
     shoal_process_destroy(m->process);
-    *m = (member){.vacant = true, .retiring = m->retiring};
+    *m = (member){.vacant = true, .retiring = m->retiring, .retired_at = m->retired_at, .told = m->told};
     shoal_value *fresh = r->arguments != NULL ? r->arguments(r->owner, rank) : NULL;
     if (r->arguments != NULL && fresh == NULL) {
         return shoal_last_error();
@@ -138,7 +143,7 @@ static shoal_err see_out(sh_supervisor *s, int rank)
     const sh_supervisor_rules *r = &s->rules;
     member *m = &s->members[rank];
     shoal_status status;
-    if (shoal_process_join(m->process, SHOAL_NOW, &status) != SHOAL_OK) {
+    if (!sh_process_is_over(m->process, &status)) {
         return SHOAL_OK; /* only its fork server, which is stopped, knows how it ended: try again later */
     }
     m->over = true;
@@ -163,13 +168,37 @@ static void drop(shoal_process **process)
     *process = NULL;
 }
 
+/* A process that retires runs its exit handlers, and is not cut short in them, unless they take too long. So that no more and more
+ * processes retire when the work is quicker than the exits, a rank has one of them at a time: the next one to resign keeps its
+ * place until that one has ended. */
+static void retire_if_possible(member *m)
+{
+    if (m->resigned && m->retiring == NULL) {
+        *m = (member){.vacant = true, .retiring = m->process, .retired_at = sh_now()};
+    }
+}
+
+static void tend_retiring(member *m)
+{
+    if (m->retiring == NULL) {
+        return;
+    }
+    int64_t since = sh_now() - m->retired_at;
+    int signal = since > RETIRE_LIMIT + RETIRE_GRACE ? SIGKILL : since > RETIRE_LIMIT ? SIGTERM : 0;
+    if (sh_process_has_ended(m->retiring)) {
+        drop(&m->retiring);
+        retire_if_possible(m);
+    } else if (signal != m->told) {
+        sh_process_send(m->retiring, signal);
+        m->told = signal;
+    }
+}
+
 static shoal_err tend_member(sh_supervisor *s, int rank, bool sure)
 {
     member *m = &s->members[rank];
     shoal_err err = SHOAL_OK;
-    if (m->retiring != NULL && sh_process_has_ended(m->retiring)) {
-        drop(&m->retiring);
-    }
+    tend_retiring(m);
     if (sh_supervisor_runs(s, rank) && (sure || sh_process_may_have_ended(m->process)) &&
         sh_process_has_ended(m->process)) {
         err = see_out(s, rank);
@@ -198,9 +227,9 @@ shoal_err sh_supervisor_tend(sh_supervisor *s)
 
 void sh_supervisor_retire(sh_supervisor *s, int rank)
 {
-    member *m = &s->members[rank];
-    drop(&m->retiring);
-    *m = (member){.vacant = true, .retiring = m->process};
+    s->members[rank].resigned = true;
+    tend_retiring(&s->members[rank]);
+    retire_if_possible(&s->members[rank]);
 }
 
 void sh_supervisor_succeeded(sh_supervisor *s)
@@ -242,6 +271,9 @@ static void prepare(const sh_supervisor *s, shoal_queue *queue, sh_sleep *sleep)
     sh_sleep_add(sleep, &gate->word, sh_gate_prepare(gate), SH_SLEEP_UNSEEN);
     sh_sleep_add(sleep, &s->changed, sh_load_acquire(&s->changed), SH_SLEEP_UNSEEN);
     for (int i = 0; i < s->count; i++) {
+        if (s->members[i].resigned) { /* a replacement can start when this one has ended */
+            sh_sleep_add_process(sleep, s->members[i].retiring, SH_SLEEP_UNSEEN);
+        }
         if (sh_supervisor_runs(s, i)) {
             sh_sleep_add_process(sleep, s->members[i].process, SH_SLEEP_UNSEEN);
         } else if (s->members[i].vacant && !s->closed && sleep->longest > RETRY) {
