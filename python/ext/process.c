@@ -1,21 +1,60 @@
 /* Processes: fork, start another Python, and the handle of a child. shoal/multiprocessing/popen_*.py builds on it. */
 #include "codec.h"
 
+#include <fcntl.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 /* ---- the death of the parent ----
  *
  * A child gets DEATH_SIGNAL when its parent dies, and SIGKILL LAST_MOMENT later. In between it can see that its parent is
- * gone. Its own children go through the same once it is dead, so a grandchild is gone after twice that time. */
+ * gone. Its own children go through the same once it is dead, so a grandchild is gone after twice that time.
+ *
+ * To the world, a process that executes another program is dead, too, and the same happens. Whoever looks for the child
+ * then finds a parent that runs, so the child says why it ends. */
 #define DEATH_SIGNAL (SIGRTMAX - 1)
 #define LAST_MOMENT_NS 300000000
+#define DYING 4 /* PF_EXITING of the kernel */
 
 static timer_t death_timer;
 static volatile pid_t death_timer_owner; /* a fork does not inherit the timer */
 static volatile sig_atomic_t parent_died;
+static pid_t parent;
+
+/* Whether the parent still runs. In a signal handler. A dying process closes its files, which sends the signal, before it leaves
+ * its children: its flags in /proc say that it is dying. */
+static int parent_runs(void)
+{
+    char path[32], text[512];
+    unsigned long flags = 0;
+    if (parent <= 1 || getppid() != parent) {
+        return 0;
+    }
+    snprintf(path, sizeof path, "/proc/%d/stat", (int)parent);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd >= 0 ? read(fd, text, sizeof text - 1) : -1;
+    if (fd >= 0) {
+        close(fd);
+    }
+    text[n > 0 ? n : 0] = 0;
+    const char *rest = strrchr(text, ')'); /* a name may have any characters */
+    return rest != NULL && sscanf(rest, ") %*c %*d %*d %*d %*d %*d %lu", &flags) == 1 && (flags & DYING) == 0;
+}
+
+static void say_why(void)
+{
+    char text[160];
+    int n = snprintf(text, sizeof text,
+                     "shoal: process %d ends because its parent, process %d, has executed another program; "
+                     "a process with outlive=True goes on\n",
+                     (int)getpid(), (int)parent);
+    ssize_t ignored = write(STDERR_FILENO, text, (size_t)n);
+    (void)ignored;
+}
 
 /* The signal may come more than once; the first one counts. */
 static void on_death_of_parent(int number)
@@ -26,6 +65,9 @@ static void on_death_of_parent(int number)
         return;
     }
     parent_died = 1;
+    if (parent_runs()) {
+        say_why();
+    }
     if (death_timer_owner != getpid() || timer_settime(death_timer, 0, &moment, NULL) != 0) {
         kill(getpid(), SIGKILL);
     }
@@ -41,6 +83,7 @@ static void prepare_for_death_of_parent(void)
     struct sigaction action = {.sa_handler = on_death_of_parent, .sa_flags = SA_RESTART};
     sigset_t set;
     parent_died = 0;
+    parent = getppid();
     sigemptyset(&set);
     sigaddset(&set, DEATH_SIGNAL);
     if (timer_create(CLOCK_MONOTONIC, &event, &death_timer) == 0) {

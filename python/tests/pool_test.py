@@ -56,7 +56,9 @@ class Common:
 
     def test_failing_initializer_breaks_the_pool(self):
         with self.Pool(2, quiet(bad_initializer)) as pool:
-            with self.assertRaisesRegex(WorkerDied, "the pool is broken: 3 workers in a row .*exited with code 1"):
+            # y14: with the text of the error, too
+            with self.assertRaisesRegex(WorkerDied, "the pool is broken: 3 workers in a row .*exited with code 1; "
+                                                    "its initializer raised .*Error: .+"):
                 pool.map(square, range(10))
             with self.assertRaises(WorkerDied) as caught:
                 pool.apply(square, (1,))

@@ -2,6 +2,9 @@
 import os
 import select
 import signal
+import subprocess
+import sys
+import tempfile
 import time
 import unittest
 from multiprocessing import resource_tracker
@@ -115,6 +118,33 @@ class Death(OneMethod):
         self.assertIs(queue.get(timeout=LONG), False)
         self.assertEqual(wait_for_end([pid], LONG), [])
 
+
+    def test_y14_a_parent_that_executes_another_program(self):
+        """Its children end, and say why. The new program waits for the end of its input, which the test gives it."""
+        if self.method == "forkserver":
+            self.skipTest("a child of the server cannot tell whether its parent has died")
+        code = ("import os, sys, time\n"
+                "import shoal.multiprocessing as mp\n"
+                "def sleep(queue):\n"
+                "    queue.put(os.getpid())\n"
+                "    time.sleep(600)\n"
+                "if __name__ == '__main__':\n"
+                f"    ctx = mp.get_context({self.method!r})\n"
+                "    queue = ctx.Queue()\n"
+                "    ctx.Process(target=sleep, args=(queue,)).start()\n"
+                "    pid = queue.get()\n"
+                "    os.execv(sys.executable, [sys.executable, '-c', f'print({pid}, flush=True); input()'])\n")
+        with tempfile.TemporaryDirectory() as folder:
+            script = os.path.join(folder, "script.py")
+            with open(script, "w") as file:
+                file.write(code)
+            parent = subprocess.Popen([sys.executable, script], stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                                      stderr=subprocess.PIPE, text=True)
+            pid = int(parent.stdout.readline())
+            self.assertEqual(parent.stderr.readline(), f"shoal: process {pid} ends because its parent, process {parent.pid}, has "
+                                                       "executed another program; a process with outlive=True goes on\n")
+            parent.communicate("\n", timeout=LONG)
+            self.assertEqual(wait_for_end([pid], LONG), [])
 
     def test_a_process_that_outlives_does_not_hold_the_resource_tracker(self):
         queue = self.ctx.SimpleQueue()

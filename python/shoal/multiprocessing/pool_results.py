@@ -437,7 +437,10 @@ class Jobs:
         result._set(index, False, error)
 
     def _fail_all(self) -> None:
-        error = WorkerDied(str(self._broken))
+        text = str(self._broken)
+        if self._start_error is not None:
+            text += f"; its initializer raised {type(self._start_error).__name__}: {self._start_error}"
+        error = WorkerDied(text)
         error.__cause__ = self._start_error
         for result in list(self.cache.values()):
             result._abandon(error)
