@@ -252,9 +252,9 @@ static int be_a_world(pid_t parent, const char *name)
     return 94;
 }
 
-/* The superuser may open the file of another user, but the kernel knows its owner. F15: such a world does not hide root's own of the same
+/* The superuser may open the file of another user, but the kernel knows its owner. Such a world does not hide root's own of the same
  * name, whichever of them is found first: the stranger is there before and after the joiner's. */
-START_TEST(b62_another_users_world_is_refused)
+START_TEST(b62_f15_another_users_world_is_refused)
 {
     int go, status, own_fd[2];
     if (!may_be_others()) {
@@ -396,7 +396,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_world_lives_as_long_as_its_last_member);
     tcase_add_test(tc, names_that_are_none);
     tcase_add_test(tc, b62_another_user_cannot_join);
-    tcase_add_test(tc, b62_another_users_world_is_refused);
+    tcase_add_test(tc, b62_f15_another_users_world_is_refused);
     tcase_add_test(tc, b62_files_that_are_no_world_are_refused);
     tcase_add_test(tc, b62_a_world_of_nonsense_does_no_harm);
     suite_add_tcase(s, tc);

@@ -1,4 +1,4 @@
-/* Programs that gain privileges when they are executed, or give them up (F3, F13). The program is a copy of this one in a
+/* Programs that gain privileges when they are executed, or give them up. The program is a copy of this one in a
  * folder of its own, started with PLAY as its first argument: with file capabilities, setuid or setgid, as another user.
  *
  * A program whose children do not know that they are children starts children without end. So each run of main takes a token from
@@ -80,7 +80,7 @@ static void play_dropped(void)
     shoal_process_destroy(p);
 }
 
-/* F13: the world was made as root, and so was the first child. */
+/* The world was made as root, and so was the first child. */
 static void play_gave_up(void)
 {
     shoal_process *held = NULL;

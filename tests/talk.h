@@ -48,7 +48,8 @@ static inline shoal_err talk_serve(const shoal_value *args, talk_answer answer)
 /* ---- tensors, in both processes ---- */
 
 /* The tensors of these tests are on the CPU, or, with SHOAL_TALK_DEVICE=cuda, on a card: the stub driver's or a real one.
- * So the factories below make them there, and a child is never forked from a process that has opened the card. */
+ * So the factories below make them there, and a child is never forked from a process that has opened the card: it could not
+ * use it (tests/cuda/forks.c). */
 static inline bool talk_is_card(void)
 {
     return getenv("SHOAL_TALK_DEVICE") != NULL;
@@ -79,7 +80,7 @@ static inline shoal_tensor *talk_moved(shoal_tensor *t)
 #define shoal_randperm(...) talk_moved((shoal_randperm)(__VA_ARGS__))
 #define shoal_scalar(dtype, value) shoal_full_on(talk_device(), dtype, value, SHOAL_SCALAR)
 
-/* As start; a process that has opened a card cannot fork. */
+/* As start; a child that was forked could not use the card. */
 static inline shoal_process *talk_start(int method, int rank, shoal_target target, shoal_value *args)
 {
     return start(talk_is_card() && method == SHOAL_START_FORK ? SHOAL_START_SPAWN : method, rank, target, args);

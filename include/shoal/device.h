@@ -11,8 +11,9 @@
  * return from main. If the program's last thread ends by pthread_exit instead, the process stays, and only SIGKILL ends
  * it.
  *
- * A process that has used a card cannot fork: start processes with spawn or forkserver. shoal_process_start then
- * refuses fork (SHOAL_ESTATE). In a child of a plain fork(), every call that uses the card fails with SHOAL_EFORK.
+ * A process that has used a card may fork, but the child cannot use a card: each such call fails with SHOAL_EFORK in it.
+ * The child holds no card memory of its parent. Processes that it spawns may use a card. Start those that use one with
+ * spawn or forkserver.
  *
  * If the card or a kernel fails, that call and every later call of this process that uses the card fail with
  * SHOAL_ECARD. The text has the first reason. The process must end. Other processes continue, unless they used the same

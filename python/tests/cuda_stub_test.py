@@ -232,6 +232,88 @@ class Tensors(unittest.TestCase):
             self.assertRegex(line, "/nowhere/libcuda.so|no CUDA")
 
 
+def use_the_card(queue, tensor, messages):
+    """Tries what a forked child may try, and puts the errors."""
+    errors = []
+    for call in (tensor.tolist, lambda: queue.put(tensor), lambda: on_card([1]), shoal.synchronize,
+                 lambda: messages.get(timeout=LONG)):
+        try:
+            call()
+            errors.append("no error")
+        except shoal.Error as error:
+            errors.append(str(error))
+    queue.put(errors)
+
+
+def add_one(x):
+    return x + 1
+
+
+class Numbers:
+    """A data set for a DataLoader."""
+
+    def __len__(self):
+        return 40
+
+    def __getitem__(self, index):
+        return torch.full((3,), float(index))
+
+
+class Forks(Case):
+    """B33: a process that has used the card forks."""
+
+    methods = ("fork",)
+
+    def count(self):
+        shoal.synchronize()
+        shoal.empty_cache()
+        return {what: number for what, number in super().count().items() if what != "fds"}
+
+    def check(self, errors):
+        self.assertEqual(len(errors), 5)
+        for error in errors:
+            self.assertIn("this process was forked after its parent had used the card", error)
+
+    def test_the_child_is_told(self):
+        ctx = support.mp.get_context("fork")
+        queue, messages, tensor = ctx.Queue(), ctx.Queue(), on_card([1, 2])
+        messages.put(tensor)
+        process = ctx.Process(target=use_the_card, args=(queue, tensor, messages))
+        process.start()
+        self.check(queue.get(timeout=LONG))
+        process.join(LONG)
+        self.assertEqual(process.exitcode, 0)
+        self.assertEqual((tensor.tolist(), messages.get(timeout=LONG).tolist()), ([1, 2], [1, 2]))
+
+    def test_a_plain_fork_is_told(self):
+        queue, messages, tensor = support.mp.Queue(), support.mp.Queue(), on_card([1, 2])
+        messages.put(tensor)
+        pid = os.fork()
+        if pid == 0:
+            try:
+                use_the_card(queue, tensor, messages)
+            finally:
+                os._exit(0)
+        self.check(queue.get(timeout=LONG))
+        self.assertEqual(os.waitpid(pid, 0)[1], 0)
+        self.assertEqual(messages.get(timeout=LONG).tolist(), [1, 2])
+
+    def test_a_pool_of_forked_workers(self):
+        tensor = on_card([1, 2])
+        with support.mp.get_context("fork").Pool(2) as pool:
+            self.assertEqual(pool.map(add_one, range(20)), list(range(1, 21)))
+        self.assertEqual(tensor.tolist(), [1, 2])
+
+    @unittest.skipIf(torch is None, "torch is not installed")
+    def test_a_data_loader_in_a_program_that_uses_the_card(self):
+        tensor = on_card([1, 2])
+        loader = torch.utils.data.DataLoader(Numbers(), batch_size=4, num_workers=2,
+                                             multiprocessing_context=support.mp.get_context("fork"))
+        for _ in range(2):
+            self.assertEqual([batch[0, 0].item() for batch in loader], [4.0 * i for i in range(10)])
+            self.assertEqual(tensor.tolist(), [1, 2])
+
+
 class Messages(Case):
     methods = ("forkserver",)
 

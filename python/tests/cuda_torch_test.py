@@ -191,6 +191,14 @@ def add_in_rank(rank, x):
     x[rank] += rank + 1
 
 
+def put_error(queue, call):
+    try:
+        call()
+        queue.put("no error")
+    except Exception as error:
+        queue.put(str(error))
+
+
 def total_or_error(messages, answers):
     """How a process sees a tensor of the card that has another CUDA_VISIBLE_DEVICES, or none."""
     try:
@@ -518,9 +526,17 @@ class Torch(Case):
         support.mp.spawn(add_in_rank, (x,), nprocs=2)
         self.assertEqual(x.tolist(), [1, 2])
 
-    def test_fork_is_refused(self):
-        with self.assertRaisesRegex(RuntimeError, "use spawn"):
-            support.mp.get_context("fork").Process(target=support.do_nothing).start()
+    def test_b33_a_forked_child_is_told(self):
+        ctx = support.mp.get_context("fork")
+        queue = ctx.Queue()
+        x = torch.zeros(2, device="cuda")
+        shoal.share(x)
+        process = ctx.Process(target=put_error, args=(queue, x.sum))
+        process.start()
+        self.assertRegex(queue.get(timeout=support.LONG), "fork")
+        process.join()
+        self.assertEqual(process.exitcode, 0)
+        self.assertEqual((x + 1).tolist(), [1, 1])
 
     def test_other_visible_devices(self):
         ctx, before = support.mp.get_context("spawn"), os.environ.get("CUDA_VISIBLE_DEVICES")

@@ -4,7 +4,7 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "device/cuda_share.h"
-#include "proc/process.h"
+#include "shm/block.h"
 #include "sync/atomic.h"
 
 #include <pthread.h>
@@ -41,8 +41,7 @@ static void make_key(void)
 
 static shoal_err forked(void)
 {
-    return sh_fail(SHOAL_EFORK, "this process was forked after its parent had used the card, and CUDA does not work "
-                                "across a fork: start it with spawn");
+    return sh_fail(SHOAL_EFORK, SH_LEFT_CARD_TEXT);
 }
 
 /* Fork does not wait for the lock: opening a card takes a quarter of a second, and the driver's own handlers of forks may
@@ -51,6 +50,7 @@ __attribute__((constructor)) static void register_lock(void)
 {
     static const sh_fork_part part = {.lock = &open_lock, .only_anew = true};
     sh_fork_register(SH_FORK_CARD, &part);
+    sh_world_uses_card = sh_cuda_is_open;
 }
 
 /* Under the lock. What does not survive a fork begins before the driver starts: a fork in the middle leaves half of it to
@@ -67,9 +67,6 @@ static shoal_err start_driver(const sh_cuda_library **out_library)
     shoal_err err = sh_cuda_library_load(out_library);
     if (err == SHOAL_OK) {
         err = sh_cuda_driver_load();
-    }
-    if (err == SHOAL_OK) {
-        sh_start_forbid_fork("this process has used the card, and CUDA does not work across a fork");
     }
     begun = err == SHOAL_OK;
     return err;

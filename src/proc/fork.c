@@ -9,13 +9,7 @@
 
 #include <stdio.h>
 
-static const char *forbidden; /* the reason; NULL: fork is allowed */
 static sh_a32 warned;
-
-void sh_start_forbid_fork(const char *why)
-{
-    forbidden = why;
-}
 
 static void warn_of_threads(int threads)
 {
@@ -31,9 +25,6 @@ static void warn_of_threads(int threads)
 static shoal_err fork_here(const sh_launch *launch, bool warns, sh_born *out_born, bool *out_child)
 {
     int threads = sh_thread_count();
-    if (forbidden != NULL) {
-        return sh_fail(SHOAL_ESTATE, "cannot fork: %s; use spawn instead", forbidden);
-    }
     if (threads > 1 && warns) {
         warn_of_threads(threads); /* no flush: it could wait for a stream that another thread reads */
     } else if (threads == 1) {

@@ -22,22 +22,6 @@ static void count_line(const char *line, void *context)
 
 /* ---- B33: fork ---- */
 
-START_TEST(a_forbidden_fork_says_what_to_do)
-{
-    shoal_process *p = NULL;
-    sh_start_forbid_fork("CUDA is in use");
-    ck_assert_err(
-        shoal_process_start(no_op, shoal_value_null(), &(shoal_process_options){.start = SHOAL_START_FORK}, &p),
-        SHOAL_ESTATE);
-    ck_assert_str_eq(shoal_last_error_text(), "cannot fork: CUDA is in use; use spawn instead");
-    ck_assert_ptr_null(p);
-    p = start(SHOAL_START_SPAWN, no_op, NULL);
-    finish(p);
-    shoal_process_destroy(p);
-    sh_start_forbid_fork(NULL);
-}
-END_TEST
-
 static void *sit(void *arg)
 {
     return (void *)(intptr_t)shoal_event_wait(arg, LIMIT);
@@ -309,7 +293,6 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("fork");
     TCase *tc = methods_case("fork");
-    tcase_add_test(tc, a_forbidden_fork_says_what_to_do);
     tcase_add_test(tc, warns_once_about_threads);
     tcase_add_test(tc, fork_beside_working_threads);
     add_for_methods(tc, a_child_gets_many_blocks);

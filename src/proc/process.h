@@ -117,9 +117,6 @@ shoal_err sh_spawn_program(const sh_launch *launch, int socket, sh_born *out_bor
 /* The same with the program of the launch, and SHOAL_PROGRAM. */
 shoal_err sh_program_run(const sh_launch *launch, int socket, sh_born *out_born);
 
-/* Makes the fork start method fail from now on, with this reason ("CUDA is in use"). The string must stay valid. */
-void sh_start_forbid_fork(const char *why);
-
 /* Reaps a child of that fork server that has ended. Errors: SHOAL_ECHILD if the server is dead or does not know the
  * child, SHOAL_ETIMEDOUT if it does not answer because it is stopped. */
 shoal_err sh_forkserver_reap(uint64_t server, int32_t pid, int64_t deadline, sh_fate *out_fate);

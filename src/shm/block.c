@@ -535,9 +535,57 @@ shoal_kind sh_block_kind_of(uint64_t id)
 
 /* ---- fork ---- */
 
-static bool passes(const shoal_block *b, sh_inherit what)
+#define CARD_DEPTH                                                                                                     \
+    3 /* a module refers to the descriptions of its tensors, a description to that of its grad, and to a piece */
+
+/* Checks whether a block is card memory or keeps some. */
+static bool keeps_card(uint64_t id, int depth)
 {
-    return what == SH_INHERIT_ALL || b->kind != SH_KIND_PIPE;
+    sh_found f;
+    if (!sh_heap_find(id, &f)) {
+        return false;
+    }
+    if (f.kind == SH_KIND_PIECE || f.kind == SH_KIND_GRANULE) {
+        return true;
+    }
+    bool record = f.kind == SH_KIND_TENSOR || f.kind == SH_KIND_SPARSE || f.kind == SH_KIND_MODULE, keeps = false;
+    sh_a64 progress = {0}, *reference;
+    for (uint64_t next = 0; record && depth > 0 && !keeps; next++) {
+        sh_store_relaxed(&progress, next);
+        reference = sh_kind_next_reference(&f, &progress);
+        if (reference == NULL) {
+            break;
+        }
+        next = sh_load_relaxed(&progress);
+        keeps = keeps_card(sh_ref_id(sh_load_acquire(reference)), depth - 1);
+    }
+    return keeps;
+}
+
+static bool may_keep_card(const shoal_block *b)
+{
+    return b->kind == SH_KIND_PIECE || b->kind == SH_KIND_GRANULE || b->kind == SH_KIND_TENSOR ||
+           b->kind == SH_KIND_SPARSE || b->kind == SH_KIND_MODULE;
+}
+
+static bool uses_card(void)
+{
+    return sh_world_uses_card != NULL && sh_world_uses_card();
+}
+
+/* Before the fork, when this process holds the block. */
+static bool passes(const shoal_block *b, sh_inherit what, bool card)
+{
+    return (what == SH_INHERIT_ALL || b->kind != SH_KIND_PIPE) &&
+           !(card && may_keep_card(b) && keeps_card(b->id, CARD_DEPTH));
+}
+
+/* After it, in the child. Of card memory only the cells can tell: what the child does not hold may be another block by now. */
+static sh_left_behind left_behind(const shoal_block *b, sh_inherit what, bool card)
+{
+    return b->kind == SH_KIND_PIPE && what != SH_INHERIT_ALL                            ? SH_LEFT_PIPE
+           : card && may_keep_card(b) && sh_load_relaxed((sh_a64 *)sh_at(b->cell)) == 0 ? SH_LEFT_CARD
+                                                                                        : SH_LEFT_NOTHING;
 }
 
 /* Makes the cells that the child inherits, in one chunk, in the order of the table. Until the chunk is linked to the
@@ -559,6 +607,7 @@ shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index, sh_inherit what)
 {
     size_t n = 0, room = sh_handles.count + 1; /* the table may have one that is not counted yet */
     sh_cells_shm *chunk = NULL;
+    bool card = uses_card();
     if (sh_handles.growing) {
         return sh_fail(SHOAL_ESTATE, "a signal handler forked in the middle of a call");
     }
@@ -567,7 +616,7 @@ shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index, sh_inherit what)
         for (shoal_block *b = sh_handles.buckets[i]; err == SHOAL_OK && b != NULL && n < room; b = b->next, n++) {
             /* An empty cell is idle, or its block was just sent by another thread: the reference went with the
              * message. */
-            if (passes(b, what) && sh_load_relaxed((sh_a64 *)sh_at(b->cell)) != 0) {
+            if (passes(b, what, card) && sh_load_relaxed((sh_a64 *)sh_at(b->cell)) != 0) {
                 err = sh_heap_draw(c, b->id, sh_offset_of(&chunk->cells[n]));
             }
         }
@@ -579,11 +628,13 @@ shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index, sh_inherit what)
 static void take_inheritance(sh_cells_shm *chunk, sh_inherit what)
 {
     size_t n = 0;
+    bool card = uses_card();
     for (size_t i = 0; i < sh_handles.bucket_count; i++) {
         for (shoal_block **p = &sh_handles.buckets[i], *b; (b = *p) != NULL;) {
             b->cell = sh_offset_of(&chunk->cells[n++]);
             b->inherited = true;
-            if (b->idle_at == 0 && passes(b, what)) {
+            sh_left_behind left = left_behind(b, what, card);
+            if (b->idle_at == 0 && left == SH_LEFT_NOTHING) {
                 p = &b->next;
                 continue;
             }
@@ -594,7 +645,7 @@ static void take_inheritance(sh_cells_shm *chunk, sh_inherit what)
                 handle_free(b);
             } else {
                 lose(b);
-                b->left_behind = true;
+                b->left_behind = (uint8_t)left;
             }
         }
     }

@@ -19,20 +19,31 @@ typedef enum sh_block_view {
 
 #define SH_HANDLE_MAGIC 0x6c616f68u
 
+/* What a fork does not pass on to the child. */
+typedef enum sh_left_behind {
+    SH_LEFT_NOTHING,
+    SH_LEFT_PIPE, /* an end of a pipe, which a plain fork leaves to the parent */
+    SH_LEFT_CARD, /* memory of a card, or what refers to it, if the parent has used the card (sh_world_uses_card) */
+} sh_left_behind;
+
+#define SH_LEFT_CARD_TEXT                                                                                              \
+    "this process was forked after its parent had used the card, and CUDA does not work across a fork: start it with " \
+    "spawn"
+
 struct shoal_block {
     uint32_t magic; /* SH_HANDLE_MAGIC while it is a handle: detects a pointer of another type that was cast */
     sh_kind kind;
     void *extra; /* private data of the kind; freed with free() */
     char *data;
     uint64_t id;
-    uint64_t cell;     /* offset of the cell that holds its reference */
-    sh_a64 refs;       /* references of this process; the last one frees the handle */
-    sh_meta_shm *meta; /* NULL: lost */
-    uint32_t idle_at;  /* place among the idle handles + 1; 0: in use */
-    bool received;     /* a message brought it: it may come again */
-    bool inherited;    /* its cell is in a chunk of SH_KIND_INHERITED */
-    bool left_behind;  /* an end of a pipe that a plain fork left to the parent; also lost */
-    uint8_t view;      /* an sh_block_view */
+    uint64_t cell;       /* offset of the cell that holds its reference */
+    sh_a64 refs;         /* references of this process; the last one frees the handle */
+    sh_meta_shm *meta;   /* NULL: lost */
+    uint32_t idle_at;    /* place among the idle handles + 1; 0: in use */
+    bool received;       /* a message brought it: it may come again */
+    bool inherited;      /* its cell is in a chunk of SH_KIND_INHERITED */
+    uint8_t left_behind; /* an sh_left_behind; if not 0, it is lost, too */
+    uint8_t view;        /* an sh_block_view */
     /* Every message reads the fields up to here. */
     uint64_t size;
     uint64_t room;                          /* the size of the class; size is at most that */

@@ -26,6 +26,7 @@ void (*sh_world_before_end)(bool ends);
 bool (*sh_world_is_at_rest)(void);
 void (*sh_world_after_attach)(void);
 void (*sh_world_after_leave)(void);
+bool (*sh_world_uses_card)(void);
 sh_a32 sh_world_has_ended;
 
 /* Decides, between threads and between a call and a signal handler, who ends: the one whose swap succeeds. The others

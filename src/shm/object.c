@@ -47,6 +47,9 @@ shoal_err sh_block_require(const shoal_block *block, sh_kind kind, const char *w
     if (block->magic != SH_HANDLE_MAGIC) {
         return sh_fail(SHOAL_EINVAL, "%s: not a handle", what);
     }
+    if (block->left_behind == SH_LEFT_CARD) {
+        return sh_fail(SHOAL_EFORK, "%s: " SH_LEFT_CARD_TEXT, what);
+    }
     if (block->left_behind) {
         return sh_fail(SHOAL_EFORK,
                        "%s: a plain fork leaves ends of pipes to the parent; start the child with shoal_process_start "

@@ -193,6 +193,11 @@ extern bool (*sh_world_is_at_rest)(void);
  * a thread. May be NULL. */
 extern void (*sh_world_after_attach)(void);
 
+/* Checks whether this process, or the one that it was forked from, has used a card. Then its children of fork cannot, and do not
+ * inherit references to card memory: they would keep it from its owner for as long as they live. NULL: it has not. Called with
+ * the locks of a fork held. */
+extern bool (*sh_world_uses_card)(void);
+
 /* Called outside, when a world has been left and all handles are lost. */
 extern void (*sh_world_after_leave)(void);
 

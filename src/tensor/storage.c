@@ -373,7 +373,7 @@ shoal_err sh_storage_share(sh_storage *s)
         return s->device->wait();
     }
     if (sh_storage_is_shared(s)) {
-        return SHOAL_OK;
+        return s->work ? sh_cuda_check() : SHOAL_OK; /* a child of fork no longer holds the block */
     }
     if (s->foreign) {
         return sh_fail(SHOAL_EINVAL,

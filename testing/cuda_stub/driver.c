@@ -95,9 +95,23 @@ static bool is_forbidden(const char *function)
     return false;
 }
 
+/* A driver does not survive a fork: what it does then is undefined. Here it ends the process. */
+static void check_process(const char *function)
+{
+    static pid_t started_in;
+    if (strcmp(function, "cuInit") == 0) {
+        started_in = started_in == 0 ? getpid() : started_in;
+    }
+    if (started_in != 0 && started_in != getpid()) {
+        fprintf(stderr, "the stub driver: %s was called in a child of fork\n", function);
+        abort();
+    }
+}
+
 int stub_enter(const char *function)
 {
     (void)pthread_once(&read_once, read_environment);
+    check_process(function);
     size_t length = strlen(function);
     length -= length > 3 && strcmp(function + length - 3, "_v2") == 0 ? 3 : 0;
     stub_lock();
