@@ -36,6 +36,7 @@ def _metadata(root: pathlib.Path) -> str:
     lines = ["Metadata-Version: 2.1", f"Name: {project['name']}", f"Version: {version(root)}",
              f"Summary: {project['description']}", f"Requires-Python: {project['requires-python']}",
              *(f"Classifier: {name}" for name in project["classifiers"]),
+             *(f"Project-URL: {label}, {address}" for label, address in project.get("urls", {}).items()),
              "Description-Content-Type: text/markdown", ""]
     return "\n".join(lines) + "\n" + (root / project["readme"]).read_text()
 
