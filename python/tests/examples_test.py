@@ -85,7 +85,7 @@ def has_card():
 
 class Documents(unittest.TestCase):
     """The Python blocks of the documents run, and print what their comments say. Without a card, one that needs a card fails; it
-    does not hang (Y14)."""
+    does not hang."""
 
     def check(self, document, least):
         with open(os.path.join(ROOT, "docs", document), encoding="utf-8") as file:
@@ -110,10 +110,10 @@ class Documents(unittest.TestCase):
     def test_samples_of_python_md(self):
         self.check("python.md", 3)
 
-    def test_samples_of_cuda_md(self):
+    def test_y14_samples_of_cuda_md(self):
         self.check("cuda.md", 1)
 
-    def test_samples_of_best_practices_md(self):
+    def test_y14_samples_of_best_practices_md(self):
         self.check("best-practices.md", 2)
 
 

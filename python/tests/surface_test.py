@@ -1,4 +1,4 @@
-"""The names of multiprocessing and of torch.multiprocessing that programs import from ours (Y11, Y12, Y15)."""
+"""The names of multiprocessing and of torch.multiprocessing that programs import from ours."""
 import importlib
 import inspect
 import multiprocessing
