@@ -38,6 +38,8 @@ typedef enum kill_channel {
     KILL_TASKS,      /* integers; got with task_done */
     KILL_TENSORS,    /* a tensor, or a map with several of them */
     KILL_DELIVERIES, /* integers, acknowledged: `got` counts the messages that were marked as done */
+    KILL_LEASES,     /* maps as in VALUES, acknowledged, with a lease of 1 ms and a limit of two deliveries */
+    KILL_REJECTS,    /* what was delivered too often from LEASES; at most 4 */
     KILL_PIECES,     /* a piece of card memory, with the id in the granule's memory */
     KILL_CHANNELS,
 } kill_channel;

@@ -201,7 +201,8 @@ static uint64_t id_of_pipe(shoal_pipe *end)
 static uint64_t id_of_value(kill_channel channel, const shoal_value *v)
 {
     switch (channel) {
-    case KILL_VALUES: return id_of_map(v);
+    case KILL_VALUES:
+    case KILL_REJECTS: return id_of_map(v);
     case KILL_OBJECTS:
         return shoal_value_object_kind(v) == SHOAL_KIND_QUEUE ? id_of_queue(shoal_value_as_queue(v))
                                                               : id_of_pipe(shoal_value_as_pipe(v));
@@ -215,14 +216,14 @@ static shoal_err (*const puts_of[KILL_CHANNELS])(shoal_queue *, kill_count *, ui
     [KILL_WORDS] = put_words,       [KILL_BYTES] = put_bytes,         [KILL_BLOCKS] = put_blocks,
     [KILL_VALUES] = put_values,     [KILL_BOUNDED] = put_integer,     [KILL_OBJECTS] = put_objects,
     [KILL_TASKS] = put_integer,     [KILL_TENSORS] = kill_put_tensor, [KILL_DELIVERIES] = put_integer,
-    [KILL_PIECES] = kill_put_piece,
+    [KILL_PIECES] = kill_put_piece, [KILL_LEASES] = put_values,
 };
 
 bool kill_put(kill_stage *stage, kill_channel channel, uint64_t *random)
 {
     kill_count *count = &stage->board->channels[channel];
     shoal_queue *q = stage->queues[channel];
-    if (channel != KILL_BOUNDED && shoal_queue_size(q) >= LIMIT) {
+    if (channel == KILL_REJECTS || (channel != KILL_BOUNDED && shoal_queue_size(q) >= LIMIT)) {
         return false;
     }
     uint64_t id = sh_add_relaxed(&count->ids, 1) + 1;
@@ -255,6 +256,33 @@ static shoal_err get_delivery(shoal_queue *q, kill_count *count, uint64_t *out_i
     }
 }
 
+/* Gets a message that others take over after 1 ms. Every third one is always returned, so it is rejected. */
+static shoal_err get_lease(shoal_queue *q, kill_count *count, uint64_t *out_id)
+{
+    for (;;) {
+        shoal_value *v = NULL;
+        shoal_delivery d;
+        shoal_err err = shoal_queue_get_delivery(q, WAIT_SHORT, &v, &d);
+        if (err != SHOAL_OK) {
+            return err;
+        }
+        *out_id = id_of_map(v);
+        shoal_value_destroy(v);
+        if (*out_id == 0) {
+            return SHOAL_OK;
+        }
+        bool back = *out_id % 3 == 0;
+        err = back ? shoal_delivery_return(&d) : shoal_delivery_done(&d);
+        if (err == SHOAL_OK && !back) {
+            sh_add_relaxed(&count->got, 1);
+            return SHOAL_OK;
+        }
+        if (err != SHOAL_OK && err != SHOAL_ESTATE) { /* ESTATE: another receiver has it now */
+            return err;
+        }
+    }
+}
+
 /* Gets a message. *out_id is 0 if it is not intact. Counts it in `got` as soon as the library's call returns. */
 static shoal_err get_any(kill_stage *stage, kill_channel channel, uint64_t *out_id)
 {
@@ -266,6 +294,9 @@ static shoal_err get_any(kill_stage *stage, kill_channel channel, uint64_t *out_
     *out_id = 0;
     if (channel == KILL_DELIVERIES) {
         return get_delivery(q, count, out_id);
+    }
+    if (channel == KILL_LEASES) {
+        return get_lease(q, count, out_id);
     }
     if (channel == KILL_WORDS || channel == KILL_BYTES) {
         err = shoal_queue_get_bytes(q, bytes, sizeof bytes, SHOAL_NOW, &size);
@@ -306,7 +337,8 @@ static shoal_err get_any(kill_stage *stage, kill_channel channel, uint64_t *out_
 
 bool kill_get(kill_stage *stage, kill_channel channel)
 {
-    kill_count *count = &stage->board->channels[channel];
+    /* Who puts a message assigns its id, and rejects were put into LEASES. */
+    kill_count *count = &stage->board->channels[channel == KILL_REJECTS ? KILL_LEASES : channel];
     uint64_t id;
     shoal_err err = get_any(stage, channel, &id);
     if (err == SHOAL_ETIMEDOUT || kill_is_tight(stage, err)) {

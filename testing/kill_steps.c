@@ -227,7 +227,10 @@ static void reject(kill_stage *stage, uint64_t *random)
     shoal_queue *rejects = NULL, *q = NULL;
     shoal_delivery d[OUT];
     int n = 0;
-    shoal_err err = shoal_queue_create(0, &rejects);
+    shoal_err err = shoal_queue_create(1, &rejects);
+    if (err == SHOAL_OK && sh_splitmix_below(random, 2) == 0) {
+        err = put_to_own(stage, rejects, 0); /* it is full: the rejected message stays */
+    }
     if (err == SHOAL_OK) {
         err = shoal_queue_create_with(&(shoal_queue_options){.acknowledge = true,
                                                              .lease = SHOAL_SECONDS(100),
@@ -454,6 +457,13 @@ CHANNEL_STEPS(tasks, KILL_TASKS)
 CHANNEL_STEPS(deliveries, KILL_DELIVERIES)
 CHANNEL_STEPS(tensors, KILL_TENSORS)
 CHANNEL_STEPS(pieces, KILL_PIECES)
+CHANNEL_STEPS(leases, KILL_LEASES)
+
+static void get_leases_rejected(kill_stage *stage, uint64_t *random)
+{
+    (void)random;
+    kill_get(stage, KILL_REJECTS);
+}
 
 const kill_step kill_steps[] = {
     {"block_small", block_small, KILL_BY_ALL},
@@ -485,6 +495,9 @@ const kill_step kill_steps[] = {
     {"get_tensors", get_tensors, KILL_BY_ALL},
     {"put_deliveries", put_deliveries, KILL_BY_ALL},
     {"get_deliveries", get_deliveries, KILL_BY_ALL},
+    {"put_leases", put_leases, KILL_BY_ALL},
+    {"get_leases", get_leases, KILL_BY_ALL},
+    {"get_leases_rejected", get_leases_rejected, KILL_BY_ALL},
     {"reject", reject, KILL_BY_ALL},
     {"put_pieces", put_pieces, KILL_BY_ALL},
     {"get_pieces", get_pieces, KILL_BY_ALL},

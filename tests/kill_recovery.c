@@ -475,6 +475,65 @@ START_TEST(a_notice_for_a_waiter_that_died_goes_to_the_next)
 }
 END_TEST
 
+static shoal_block *block_of(int byte)
+{
+    shoal_block *b = NULL;
+    ck_assert_ok(shoal_block_create(1000, &b));
+    memset(shoal_block_data(b), byte, 1000);
+    return b;
+}
+
+/* Gets a message with a block full of ones, and is stopped before it decodes it. */
+static _Noreturn void receive_late(shoal_queue *q)
+{
+    shoal_value *v = NULL;
+    shoal_delivery d;
+    sh_death_arm_stop("delivery.out", 1, NULL);
+    shoal_err err = shoal_queue_get_delivery(q, SHOAL_SECONDS(60), &v, &d);
+    const char *bytes = err == SHOAL_OK ? shoal_block_data(shoal_value_as_block(shoal_value_at(v, 0))) : NULL;
+    bool fine = bytes != NULL && bytes[0] == 1 && bytes[999] == 1 && shoal_delivery_done(&d) == SHOAL_ESTATE;
+    shoal_value_destroy(v);
+    kill_exit(fine ? 0 : err == SHOAL_OK ? 2 : 3);
+}
+
+/* Fault F1: a receiver is stopped before it decodes its message. Meanwhile its lease ends, the message is rejected and
+ * got from the queue for rejects, and its block is released. The receiver still gets the block that it was sent. */
+START_TEST(a_late_receiver_gets_the_block_that_it_was_sent)
+{
+    shoal_queue *rejects = NULL, *q = NULL;
+    shoal_value *v = NULL;
+    shoal_delivery d;
+    int status;
+    ck_assert_ok(shoal_queue_create(0, &rejects));
+    ck_assert_ok(shoal_queue_create_with(
+        &(shoal_queue_options){.acknowledge = true, .lease = SHOAL_MS(1), .deliveries = 1, .rejects = rejects}, &q));
+    shoal_block *b = block_of(1), *others[64];
+    ck_assert_ok(shoal_queue_put(q, shoal_list(b, 5), SHOAL_NOW));
+    shoal_release(b);
+    pid_t pid = fork_member("late");
+    if (pid == 0) {
+        receive_late(q);
+    }
+    ck_assert_int_eq(waitpid(pid, &status, WUNTRACED), pid);
+    ck_assert(WIFSTOPPED(status));
+    ck_assert_err(shoal_queue_get_delivery(q, SHOAL_MS(20), &v, &d), SHOAL_ETIMEDOUT);
+    ck_assert_ok(shoal_queue_get(rejects, SHOAL_NOW, &v));
+    shoal_value_destroy(v);
+    for (int i = 0; i < 64; i++) { /* of another process: they take the id, if it is free */
+        others[i] = block_of(2);
+    }
+    kill(pid, SIGCONT);
+    ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+    kill_require(status == 0, "the receiver ended with 0x%x", status);
+    for (int i = 0; i < 64; i++) {
+        shoal_release(others[i]);
+    }
+    shoal_release(q);
+    shoal_release(rejects);
+    sh_assert_audit("after a late receiver");
+}
+END_TEST
+
 /* A process is stopped while it claims a slot, or leaves it.
  * The next child gets that slot, or another one, and starts. */
 START_TEST(a_stopped_claimant_costs_nobody_a_child)
@@ -539,6 +598,7 @@ static Suite *suite(void)
     tcase_add_test(c, a_stopped_recoverer_is_replaced);
     tcase_add_test(c, a_helper_keeps_no_file_of_its_maker);
     tcase_add_test(c, a_stopped_claimant_costs_nobody_a_child);
+    tcase_add_test(c, a_late_receiver_gets_the_block_that_it_was_sent);
     tcase_add_test(c, a_notice_for_a_waiter_that_died_goes_to_the_next);
     tcase_add_test(c, a_span_that_comes_too_late_leaves_no_memory);
 #else

@@ -173,6 +173,32 @@ START_TEST(stops_at_random)
 }
 END_TEST
 
+/* The same for receivers of an acknowledged queue with a lease of 1 ms, which lose their messages when they are stopped:
+ * every block that a message brings carries the message's number, and each message is done, rejected or there. */
+START_TEST(receivers_stop_at_random)
+{
+    const char *text = getenv("SHOAL_SOAK_STOPS");
+    uint64_t stops = text != NULL ? strtoull(text, NULL, 10) : (uint64_t)SH_REPEAT(300);
+    kill_stage stage;
+    setenv("SHOAL_KILL_STEP", "leases", 1);
+    kill_stage_begin(&stage, WORKERS, 0);
+    for (uint64_t n = 0; n < stops; n++) {
+        int status;
+        pid_t pid = stage.pids[sh_splitmix_below(&stage.random, WORKERS)];
+        kill(pid, SIGSTOP);
+        kill_require(waitpid(pid, &status, WUNTRACED) == pid && WIFSTOPPED(status), "status 0x%x", status);
+        nanosleep(&(struct timespec){.tv_nsec = (long)sh_splitmix_below(&stage.random, SHOAL_MS(4))}, NULL);
+        kill(pid, SIGCONT);
+        if (n % 16 == 15 || n + 1 == stops) {
+            kill_pause(&stage);
+            kill_check(&stage, 0, "after stops of receivers");
+            kill_resume(&stage);
+        }
+    }
+    kill_stage_end(&stage);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("stop_random");
@@ -180,6 +206,7 @@ static Suite *suite(void)
     tcase_set_timeout(c, getenv("SHOAL_SOAK_STOPS") != NULL ? 86400 : SH_TEST_SECONDS);
     tcase_add_checked_fixture(c, sh_leaks_begin, sh_leaks_end);
     tcase_add_test(c, stops_at_random);
+    tcase_add_test(c, receivers_stop_at_random);
     suite_add_tcase(s, c);
     return s;
 }

@@ -176,6 +176,22 @@ static outcome claim_message(sh_ctx *c, shoal_block *q, bool all, sh_delivery *d
     return o;
 }
 
+/* Inside: marks a CLAIMED message as OUT, until that time. */
+static void go_out(const shoal_block *q, sh_delivery *d, int64_t until)
+{
+    sh_queue_shm *shm = sh_queue_shm_of(q);
+    until = until < SH_DUE_FAR ? until : SH_DUE_FAR;
+    sh_store_seq_cst(&d->entry->until, (uint64_t)until);
+    if (until < SH_DUE_FAR) {
+        sh_deliveries_lower(shm, d->table, d->place, until);
+    }
+    sh_delivery_leave(d, SH_DELIVERY_OUT);
+    SH_DEATH("delivery.out"); /* death: recovery returns it; the next receiver sees that it was delivered before */
+    if (until < SH_DUE_FAR) {
+        sh_deliveries_lower(shm, d->table, d->place, until);
+    }
+}
+
 /* Inside: marks the message in the entry as OUT and opens it for reading. The handle draws a separate weight, so the
  * message stays while this process reads it, whatever happens to the entry. */
 static shoal_err send_out(sh_ctx *c, const shoal_block *q, sh_delivery *d, shoal_block **out_block)
@@ -184,7 +200,6 @@ static shoal_err send_out(sh_ctx *c, const shoal_block *q, sh_delivery *d, shoal
     int64_t until = lease > 0 ? sh_deadline(lease) : SH_DUE_FAR;
     sh_ref ref = sh_load_acquire(&d->entry->reference);
     shoal_block *b = NULL;
-    sh_store_release(&d->entry->until, (uint64_t)until);
     d->deliveries = (uint32_t)sh_load_relaxed(&d->entry->deliveries);
     shoal_err err = sh_ref_weight(ref) == 0 ? sh_deliveries_damaged(q)
                                             : sh_block_open(c, sh_ref_id(ref), &b); /* CLAIMED: it cannot go away */
@@ -194,11 +209,7 @@ static shoal_err send_out(sh_ctx *c, const shoal_block *q, sh_delivery *d, shoal
     } else if (err != SHOAL_OK) {
         sh_delivery_put_back(q, d);
     } else {
-        sh_delivery_leave(d, SH_DELIVERY_OUT);
-        SH_DEATH("delivery.out"); /* death: recovery returns it; the next receiver sees that it was delivered before */
-        if (until < SH_DUE_FAR) {
-            sh_deliveries_lower(sh_queue_shm_of(q), d->table, d->place, until);
-        }
+        go_out(q, d, until);
         *out_block = b;
     }
     return err;
@@ -407,18 +418,12 @@ typedef enum action { DONE, RETURN, EXTEND } action;
 /* Inside: moves the end of the lease. */
 static shoal_err extend(const shoal_block *q, sh_delivery *d, int64_t time)
 {
-    int64_t until = sh_deadline(time);
     shoal_err err = leave_out(d, sh_delivery_claimed(d->state)); /* nobody takes it over while its lease changes */
     if (err != SHOAL_OK) {
         return err;
     }
     SH_DEATH("delivery.extending"); /* death: claimed, with its message: recovery returns the message */
-    if (sh_load_relaxed(&sh_queue_shm_of(q)->lease) == 0) {
-        until = SH_DUE_FAR;
-    }
-    sh_store_release(&d->entry->until, (uint64_t)until);
-    sh_delivery_leave(d, SH_DELIVERY_OUT);
-    sh_deliveries_lower(sh_queue_shm_of(q), d->table, d->place, until < SH_DUE_FAR ? until : SH_DUE_FAR);
+    go_out(q, d, sh_load_relaxed(&sh_queue_shm_of(q)->lease) == 0 ? SH_DUE_FAR : sh_deadline(time));
     return SHOAL_OK;
 }
 

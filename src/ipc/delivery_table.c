@@ -306,7 +306,6 @@ void sh_delivery_tell(const shoal_block *q, const sh_delivery *d)
 void sh_delivery_put_back(const shoal_block *q, sh_delivery *d)
 {
     sh_store_relaxed(&d->entry->deliveries, sh_load_relaxed(&d->entry->deliveries) - 1);
-    SH_DEATH("delivery.uncounted"); /* death: claimed, with its message: recovery returns the message */
     sh_delivery_leave(d, SH_DELIVERY_RETURNED);
     sh_delivery_tell(q, d);
 }

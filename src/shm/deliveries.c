@@ -95,14 +95,16 @@ void sh_deliveries_lower(sh_queue_shm *queue, const sh_delivery_table *table, ui
     lower(&queue->due, due);
 }
 
-static int64_t due_of(sh_queue_shm *queue, const sh_delivery_shm *entry, uint64_t *out_state)
+/* limit: what a walk looks for. A claim is never due, but its lease may be there before it is OUT. */
+static int64_t due_of(sh_queue_shm *queue, const sh_delivery_shm *entry, int64_t limit, uint64_t *out_state)
 {
     uint64_t state = *out_state = sh_load_seq_cst(&entry->state);
-    int64_t due = SH_DUE_FAR;
+    int64_t due = SH_DUE_FAR, until = time_of(sh_load_seq_cst(&entry->until));
     switch (sh_delivery_phase_of(state)) {
     case SH_DELIVERY_EMPTY: return SH_DUE_NEVER;
     case SH_DELIVERY_RETURNED: return 0;
-    case SH_DELIVERY_OUT: due = time_of(sh_load_acquire(&entry->until)); break;
+    case SH_DELIVERY_CLAIMED: due = until > limit ? until : SH_DUE_FAR; break;
+    case SH_DELIVERY_OUT: due = until; break;
     case SH_DELIVERY_REFUSED: due = time_of(sh_load_acquire(&queue->retry_at)); break;
     default: break;
     }
@@ -134,13 +136,13 @@ static bool visit_entry(const visit *v, uint64_t n, int64_t *out_due)
     sh_delivery_walk *w = v->walk;
     const sh_delivery_shm *entry = &v->table->shm->entries[n];
     uint64_t state;
-    *out_due = due_of(w->queue, entry, &state);
+    *out_due = due_of(w->queue, entry, w->limit, &state);
     if (*out_due > w->limit) {
         return false;
     }
     w->visited++;
     bool stop = w->each(w, v->table, n, v->base + n, state);
-    *out_due = due_of(w->queue, entry, &state);
+    *out_due = due_of(w->queue, entry, w->limit, &state);
     return stop;
 }
 
@@ -234,7 +236,7 @@ static void give_back_table(sh_ctx *c, sh_queue_shm *queue, const sh_delivery_ta
         sh_delivery_shm *entry = &table->shm->entries[n];
         uint64_t state;
         give_back(c, entry, gone);
-        int64_t due = due_of(queue, entry, &state);
+        int64_t due = due_of(queue, entry, 0, &state);
         if (due != SH_DUE_NEVER) {
             sh_deliveries_lower(queue, table, n, due);
         }
