@@ -3,6 +3,8 @@
 #include "tests/children.h"
 #include "tests/counts.h"
 
+#include <shoal/binding.h>
+
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/resource.h>
@@ -333,6 +335,67 @@ START_TEST(b4_blocks_of_no_size_travel)
 }
 END_TEST
 
+START_TEST(blocks_are_found_by_address)
+{
+    shoal_block *small[3], *large, *found = NULL;
+    for (int i = 0; i < 3; i++) {
+        ck_assert_ok(shoal_block_create(100, &small[i]));
+    }
+    ck_assert_ok(shoal_block_create(100000, &large));
+    for (int i = 0; i < 3; i++) {
+        for (size_t at = 0; at < 100; at += 33) {
+            ck_assert_ok(shoal_block_find((char *)shoal_block_data(small[i]) + at, &found));
+            ck_assert_ptr_eq(found, small[i]);
+            shoal_release(found);
+        }
+    }
+    char *end = (char *)shoal_block_data(large) + 100000;
+    ck_assert_ok(shoal_block_find(end - 1, &found));
+    ck_assert_ptr_eq(found, large);
+    shoal_release(found);
+    ck_assert_err(shoal_block_find(end, &found), SHOAL_ENOENT);
+    ck_assert_err(shoal_block_find(&found, &found), SHOAL_ENOENT);
+    shoal_release(large);
+    ck_assert_err(shoal_block_find(end - 1, &found), SHOAL_ENOENT);
+    for (int i = 0; i < 3; i++) {
+        shoal_release(small[i]);
+    }
+}
+END_TEST
+
+/* Opens the block by its number, and adds to its bytes. */
+static shoal_err open_block(int rank, const shoal_value *args)
+{
+    shoal_block *b;
+    (void)rank;
+    must_ok(shoal_block_open((uint64_t)ARG_INT("id"), &b));
+    must(shoal_block_size(b) == 100);
+    ((char *)shoal_block_data(b))[99] += 1;
+    shoal_release(b);
+    must_err(shoal_block_open((uint64_t)ARG_INT("queue"), &b), SHOAL_ENOENT);
+    must_err(shoal_block_open(UINT64_MAX, &b), SHOAL_ENOENT);
+    return SHOAL_OK;
+}
+
+START_TEST(blocks_are_opened_by_number)
+{
+    shoal_block *b, *again;
+    ck_assert_ok(shoal_block_create_zeroed(100, &b));
+    shoal_queue *q = make_queue(0);
+    int64_t id = (int64_t)shoal_block_id(b), other = (int64_t)((shoal_block *)(void *)q)->id;
+    for (int i = 1; i <= 3; i++) {
+        finish(start(_i, 0, open_block, shoal_map("id", id, "queue", other)));
+        ck_assert_int_eq(((char *)shoal_block_data(b))[99], i);
+    }
+    ck_assert_ok(shoal_block_open((uint64_t)id, &again));
+    ck_assert_ptr_eq(again, b);
+    shoal_release(again);
+    shoal_release(b);
+    ck_assert_err(shoal_block_open((uint64_t)id, &again), SHOAL_ENOENT);
+    shoal_release(q);
+}
+END_TEST
+
 /* ---- B12: fds and mappings ---- */
 
 /* Holds n blocks that it gets, reports its counts, and ends. */
@@ -486,6 +549,8 @@ static Suite *suite(void)
     tcase_add_test(tc, b12_a_million_live_blocks);
     tcase_add_test(tc, blocks_are_aligned_zeroed_and_distinct);
     tcase_add_test(tc, b4_blocks_of_no_size_travel);
+    tcase_add_test(tc, blocks_are_found_by_address);
+    add_for_methods(tc, blocks_are_opened_by_number);
     suite_add_tcase(s, tc);
     tc = children_case("processes");
     add_for_methods(tc, b12_ten_thousand_blocks_and_messages_cost_no_fd_and_no_mapping);

@@ -1,4 +1,5 @@
-/* For bindings to other languages: children that run another program, and forks that return in both processes.
+/* For bindings to other languages: children that run another program, forks that return in both processes, and blocks by
+ * address and by number.
  *
  * Bindings also use interrupt.h (waits that a signal ends), message.h (messages that are written in place), and the
  * file descriptors of queue.h.
@@ -6,6 +7,7 @@
 #ifndef SHOAL_BINDING_H
 #define SHOAL_BINDING_H
 
+#include <shoal/block.h>
 #include <shoal/interrupt.h>
 #include <shoal/message.h>
 #include <shoal/process.h>
@@ -113,6 +115,20 @@ const void *shoal_value_as_packed(const shoal_value *value, size_t *out_size);
  * packed value. Its bytes are a private copy, and nobody has checked them. */
 SHOAL_MUST_USE shoal_err shoal_queue_get_packed(shoal_queue *queue, int64_t timeout, shoal_value **out_value);
 SHOAL_MUST_USE shoal_err shoal_pipe_recv_packed(shoal_pipe *end, int64_t timeout, shoal_value **out_value);
+
+/* Finds the block that contains an address, among the blocks that this process holds. It is for a binding that gets a
+ * pointer back from another library. The caller owns one reference: shoal_release. Takes time in proportion to the
+ * number of blocks that this process holds, if the address is in the memory of the world. Does not block. Thread-safe.
+ * Errors: SHOAL_ENOENT if the address is in no such block; SHOAL_EFORK; if there is no world yet, those of
+ * shoal_world_create. */
+SHOAL_MUST_USE shoal_err shoal_block_find(const void *address, shoal_block **out_block);
+
+/* Opens a block by its number (shoal_block_id). It is for a binding that tells another process of the world the number
+ * by its own means. A process that holds the block must keep its reference until this call has returned, and must be
+ * alive then: otherwise the number may name another block by now. The caller owns one reference: shoal_release. Does
+ * not block. Thread-safe. Errors: SHOAL_ENOENT if no block has this number; SHOAL_ELIMIT if the block has too many
+ * holders; SHOAL_ENOMEM; SHOAL_EFORK; if there is no world yet, those of shoal_world_create. */
+SHOAL_MUST_USE shoal_err shoal_block_open(uint64_t id, shoal_block **out_block);
 
 #ifdef __cplusplus
 }

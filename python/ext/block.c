@@ -59,6 +59,53 @@ int ext_block_is_by_value(PyObject *block)
     return ((block_object *)block)->by_value;
 }
 
+static PyObject *block_is_by_value(PyObject *module, PyObject *id)
+{
+    (void)module;
+    unsigned long long number = PyLong_AsUnsignedLongLong(id);
+    if (PyErr_Occurred() != NULL) {
+        return NULL;
+    }
+    int found = 0;
+    for (block_object *b = first; b != NULL && !found; b = b->next) {
+        found = shoal_block_id(b->shared.handle) == number;
+    }
+    return PyBool_FromLong(found);
+}
+
+/* Takes over the reference. */
+static PyObject *wrap(shoal_err err, shoal_block *block)
+{
+    return err == SHOAL_OK ? ext_block_new(block, 0) : ext_raise_missing(err);
+}
+
+static PyObject *block_find(PyObject *module, PyObject *address)
+{
+    (void)module;
+    shoal_block *block = NULL;
+    void *pointer = PyLong_AsVoidPtr(address);
+    if (PyErr_Occurred() != NULL) {
+        return NULL;
+    }
+    shoal_err err = pointer != NULL ? shoal_block_find(pointer, &block) : SHOAL_ENOENT;
+    if (err == SHOAL_ENOENT) {
+        Py_RETURN_NONE;
+    }
+    return wrap(err, block);
+}
+
+static PyObject *block_open(PyObject *module, PyObject *id)
+{
+    (void)module;
+    shoal_block *block = NULL;
+    unsigned long long number = PyLong_AsUnsignedLongLong(id);
+    if (PyErr_Occurred() != NULL) {
+        return NULL;
+    }
+    shoal_err err = shoal_block_open(number, &block);
+    return wrap(err, block);
+}
+
 static PyObject *before_fork(PyObject *module, PyObject *unused)
 {
     (void)module;
@@ -219,6 +266,12 @@ static int block_set_by_value(PyObject *self, PyObject *flag, void *unused)
 int ext_add_block(PyObject *module)
 {
     static PyMethodDef functions[] = {
+        {"block_find", block_find, METH_O,
+         "block_find(address): returns the Block of this process that contains the address, or None."},
+        {"block_open", block_open, METH_O,
+         "block_open(id): returns the Block with this number, which another process must hold meanwhile."},
+        {"block_is_by_value", block_is_by_value, METH_O,
+         "block_is_by_value(id): whether the bytes of this block came by value, and belong to this process alone."},
         {"_before_fork", before_fork, METH_NOARGS, NULL},
         {"_after_fork_in_parent", after_fork_in_parent, METH_NOARGS, NULL},
         {"_after_fork_in_child", after_fork_in_child, METH_NOARGS, NULL},

@@ -131,6 +131,20 @@ static PyObject *tensor_dlpack_device(PyObject *self, PyObject *unused)
     return t != NULL && ext_dlpack_device(t, &device) == 0 ? Py_BuildValue("(ii)", device.type, device.id) : NULL;
 }
 
+/* Moves private memory into the heap before torch gets its address. So the torch tensor can be sent, and both tensors stay
+ * the same memory. What cannot move, because something else has its address, stays private. */
+static void share_with_torch(shoal_tensor *t)
+{
+    PyObject *name = PyUnicode_FromString("torch");
+    PyObject *torch = name != NULL ? PyImport_GetModule(name) : NULL;
+    if (torch != NULL && shoal_tensor_device(t) == SHOAL_CPU && !shoal_tensor_is_shared(t)) {
+        (void)!shoal_tensor_share(t);
+    }
+    Py_XDECREF(torch);
+    Py_XDECREF(name);
+    PyErr_Clear();
+}
+
 static PyObject *tensor_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
 {
     static char *names[] = {"stream", "max_version", "dl_device", "copy", "_bool_as_bytes", NULL};
@@ -152,6 +166,7 @@ static PyObject *tensor_dlpack(PyObject *self, PyObject *args, PyObject *kwargs)
     if (t == NULL || ext_dlpack_destination(t, device, stream, copy, &to) != 0) {
         return NULL;
     }
+    share_with_torch(t);
     return ext_dlpack_export(t, &to);
 }
 
@@ -414,9 +429,9 @@ static PyMethodDef methods[] = {
     {"numpy", tensor_numpy, METH_NOARGS,
      "numpy($self)\n--\n\nReturns a numpy array over the same memory. numpy has no bf16: it gets uint16, the bits."},
     {"torch", tensor_torch, METH_NOARGS,
-     "torch($self)\n--\n\nReturns a torch tensor over the same memory. To send it, put the shoal.Tensor: a put of the "
-     "torch tensor "
-     "moves that to memory of its own."},
+     "torch($self)\n--\n\nReturns a torch tensor over the same memory, which is moved into the shared heap first. Either "
+     "of them can be sent. If numpy() or a memoryview has the address of private memory, it stays private; then a put "
+     "of the torch tensor moves that to memory of its own: share() the tensor first."},
     {"__dlpack__", (PyCFunction)(void (*)(void))tensor_dlpack, METH_VARARGS | METH_KEYWORDS,
      "Exports the memory to another library without a copy. max_version of (1, 0) or later gives a versioned capsule. "
      "stream is the receiver's, for a tensor on the card: it waits for Shoal's work."},

@@ -71,17 +71,98 @@ def from_numpy(array: Arrays) -> Arrays:
 
 
 def share(x: Any) -> Any:
-    """Shares a numpy array, a torch tensor or a `shoal.Tensor`, and returns it.
+    """Shares numpy arrays, torch tensors, modules and optimisers, `shoal.Tensor`s, and dicts, lists and tuples of them, and
+    returns x.
 
-    A tensor is moved into shared memory in place. numpy has no way to do that: of an array whose elements are not in
-    shared memory, a copy is returned that is.
+    A tensor is moved into shared memory in place; memory that torch has already shared stays where it is. Of a module its
+    parameters and buffers are shared, of an optimiser its parameters and their state; grads are not. numpy has no way to move
+    an array: in place of one whose elements are not in shared memory, a copy is returned that is, and a dict or a list gets
+    the copy. Numbers and strings in a dict, a list or a tuple stay as they are. Raises TypeError for anything else, and says
+    where it is.
     """
+    return _share(x, "x", {})
+
+
+def _share(x: Any, where: str, seen: Dict[int, Any]) -> Any:
+    """seen: the containers that are being shared, which may contain themselves."""
     if isinstance(x, _shoal.Tensor):
         return x.share()
     if _is_torch(x):
-        from .torch import adopt
-        return adopt(x)
-    return x if is_shared(x) else from_numpy(x)
+        return _share_tensor(x, where)
+    torch: Any = sys.modules.get("torch")
+    if isinstance(x, (dict, list, tuple)):
+        if id(x) in seen:
+            return x
+        seen[id(x)] = x
+        return _share_members(x, where, seen)
+    if torch is not None and isinstance(x, torch.nn.Module):
+        for name, tensor in [*x.named_parameters(), *x.named_buffers()]:
+            _share_tensor(tensor, f"{where}.{name}")
+        return x
+    if torch is not None and isinstance(x, torch.optim.Optimizer):
+        for i, group in enumerate(x.param_groups):
+            _share(group["params"], f"{where}.param_groups[{i}]['params']", seen)
+        for i, state in enumerate(x.state.values()):
+            _share_state(state, f"{where}.state[{i}]")
+        return x
+    if _is_array(x) or where == "x" and _is_plain(x) and not isinstance(x, (str, bytes, type(None))):
+        return x if is_shared(x) else from_numpy(x)
+    if where != "x" and _is_plain(x):
+        return x
+    raise TypeError(f"shoal.share() cannot share {where}, {_with_article(type(x).__name__)}: it takes numpy arrays, torch "
+                    "tensors, modules and optimisers, shoal.Tensors, and dicts, lists and tuples of them")
+
+
+def _share_members(x: Any, where: str, seen: Dict[int, Any]) -> Any:
+    if isinstance(x, dict):
+        for key, value in x.items():
+            shared = _share(value, f"{where}[{key!r}]", seen)
+            if shared is not value:
+                x[key] = shared
+        return x
+    members = [_share(value, f"{where}[{i}]", seen) for i, value in enumerate(x)]
+    if all(shared is value for shared, value in zip(members, x)):
+        return x
+    if isinstance(x, list):
+        x[:] = members
+        return x
+    return type(x)(*members) if hasattr(x, "_fields") else type(x)(members)
+
+
+def _share_state(x: Any, where: str) -> None:
+    """Shares the tensors in the state of an optimiser, which may contain anything beside them."""
+    if _is_torch(x):
+        _share_tensor(x, where)
+    elif isinstance(x, dict):
+        for key, value in x.items():
+            _share_state(value, f"{where}[{key!r}]")
+    elif isinstance(x, (list, tuple)):
+        for i, value in enumerate(x):
+            _share_state(value, f"{where}[{i}]")
+
+
+def _share_tensor(x: Any, where: str) -> Any:
+    from .torch import adopt, parts
+    try:
+        for part in parts(x):
+            adopt(part)
+    except (TypeError, RuntimeError, ValueError) as error:
+        raise type(error)(f"shoal.share() cannot share {where}: {error}") from error
+    return x
+
+
+def _is_array(x: Any) -> bool:
+    array_type = getattr(sys.modules.get("numpy"), "ndarray", None)
+    return array_type is not None and isinstance(x, array_type)
+
+
+def _is_plain(x: Any) -> bool:
+    numpy_scalar = getattr(sys.modules.get("numpy"), "generic", float)
+    return x is None or isinstance(x, (bool, int, float, complex, str, bytes, numpy_scalar))
+
+
+def _with_article(name: str) -> str:
+    return f"an {name}" if name[:1] in "AEIOUaeiou" else f"a {name}"
 
 
 def is_shared(x: Any) -> bool:

@@ -1,13 +1,20 @@
 """torch tensors in Shoal's memory.
 
-A tensor that is put on a queue, or given to a process, moves into Shoal's memory, the heap or that of the card: its
-storage is replaced in place, so that all views of it, and Parameters, follow. From then on it is the same memory in all
-processes that have it, and sending it again copies nothing. `is_shared()` is True afterwards, and the storage can no
-longer be resized, as with `share_memory_()`.
+A tensor that is put on a queue, or given to a process, is shared afterwards. What happens to its storage depends on whose
+memory it has:
+
+- private memory of this process moves into Shoal's memory, the heap or that of the card. The storage is replaced in place, so
+  that all views of it, and Parameters, follow;
+- memory that is Shoal's already (`torch.from_numpy(shoal.zeros(3))`, `shoal.Tensor.torch()`) stays where it is;
+- memory that torch has shared stays where it is, too, because other processes and numpy arrays use it. It travels as
+  torch's own queues send it: by an fd, or by the name of a file.
+
+From then on it is the same memory in all processes that have it, and sending it again copies nothing. `is_shared()` is True
+afterwards, and the storage can no longer be resized, as with `share_memory_()`. In a program that has imported
+shoal.multiprocessing, `share_memory_()` moves the storage into the heap at once.
 
 Replacing a storage needs a little C++ for the torch that is installed (the "glue"). It comes with the package, or is
-compiled at first use. Without it, only the tensor that was put moves, and other views keep the old memory; a warning
-says so once.
+compiled at first use. Without it, torch shares the memory itself, by an fd for each storage; a warning says so once.
 
 Nothing here imports torch, unless a tensor arrives from another process.
 """
@@ -19,6 +26,7 @@ import importlib
 import importlib.machinery
 import importlib.util
 import os
+import secrets
 import sys
 import threading
 import warnings
@@ -26,9 +34,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from shoal import _shoal, _tensor, _torch_build
+from shoal import _shoal, _torch_build, _torch_import
 
-__all__ = ["adopt", "is_adopted", "load"]
+__all__ = ["adopt", "is_adopted", "load", "share_grads"]
 
 _lock = threading.RLock()
 _glue: ModuleType | None = None
@@ -63,53 +71,129 @@ def _load_glue() -> ModuleType | None:
         glue = importlib.util.module_from_spec(spec)
         loader.exec_module(glue)
     except (_torch_build.Unavailable, ImportError) as error:
-        warnings.warn(f"shoal moves torch tensors one by one, and other views of a tensor that is sent do not follow it, "
-                      f"because its torch glue is not available: {error}", RuntimeWarning, stacklevel=2)
+        warnings.warn(f"torch tensors are sent as torch.multiprocessing sends them, with an fd for each storage, because "
+                      f"shoal's torch glue is not available: {error}", RuntimeWarning, stacklevel=2)
         return None
     sys.modules["shoal._torch_glue"] = glue
-    _teach_torch_queues(torch, glue)
+    _let_torch_send_blocks(torch)
     return glue
 
 
-def _teach_torch_queues(torch: Any, glue: ModuleType) -> None:
-    """Lets torch's own queues carry tensors that are in the heap.
+# ---- memory that torch would share ----
 
-    They send the file of a storage's shared memory. A block is only a part of the world's file, so torch gets a copy of
-    the storage in shared memory of its own. The copy exists as long as the storage, and is made anew at every put. So a
-    receiver in another process sees what the tensor was at the last put, and what it writes stays there. Storages that
-    are not in the heap are left to torch."""
-    untyped = torch.UntypedStorage
+def share_in_the_heap() -> None:
+    """Lets `share_memory_()` move storages into the heap, and new shared storages be made there, as those of DataLoader's
+    workers. So they need no fd and no file, and need not move when they are sent."""
+    torch = _torch()
+    untyped = getattr(torch, "UntypedStorage", None)
+    if untyped is None or hasattr(untyped.share_memory_, "_shoal"):
+        return
+    share, new = untyped.share_memory_, untyped._new_shared.__func__
 
-    def replace(name: str, for_ours: Callable[..., Any]) -> None:
-        original = getattr(untyped, name)
+    @functools.wraps(share)
+    def share_memory_(self: Any) -> Any:
+        if self.device.type != "cpu":
+            return share(self)
+        if not self.is_shared() and _shares_in_the_heap():
+            assert _glue is not None
+            _glue.adopt(_bytes_of(self))
+        in_heap = _glue is not None and _glue.is_adopted(_bytes_of(self))
+        return self if in_heap else share(self)
 
-        @functools.wraps(original)
-        def method(self: Any, *args: Any, **kwargs: Any) -> Any:
-            data = _heap_bytes(torch, glue, self)
-            return original(self, *args, **kwargs) if data is None else for_ours(original, self, data)
+    @functools.wraps(new)
+    def _new_shared(cls: Any, size: int, **options: Any) -> Any:
+        if torch.device(options.get("device", "cpu")).type == "cpu" and _shares_in_the_heap():
+            assert _glue is not None
+            return _untyped(_glue.empty(size))
+        return new(cls, size, **options)
 
-        setattr(untyped, name, method)
+    share_memory_._shoal = True  # type: ignore[attr-defined]
+    untyped.share_memory_ = share_memory_
+    untyped._new_shared = classmethod(_new_shared)
 
-    def share(original: Callable[..., Any], storage: Any, data: Any) -> Any:
-        copy = glue.mirror(data)
-        copy = data.clone() if copy is None else copy.copy_(data)
-        handle = original(_untyped(copy))
-        glue.set_mirror(data, copy)
-        return handle
 
-    def count(original: Callable[..., Any], storage: Any, data: Any) -> Any:
-        """Messages that are under way count as references to the copy's file."""
-        copy = glue.mirror(data)
-        if copy is not None:
-            original(_untyped(copy))
-        return storage
+def _shares_in_the_heap() -> bool:
+    """Not in a child of plain multiprocessing: it may be in no world, or in another than those it sends to."""
+    from multiprocessing import process
+    return (_torch_import.in_child or process.parent_process() is None) and load() is not None
 
-    replace("_share_fd_cpu_", share)
-    replace("_share_filename_cpu_", share)
-    replace("_shared_incref", count)
-    replace("_shared_decref", count)
-    replace("share_memory_", lambda original, storage, data: storage)
 
+# ---- torch's own queues ----
+
+def _let_torch_send_blocks(torch: Any) -> None:
+    """Lets the queues and processes of torch.multiprocessing carry storages that are in the heap, as the same memory. torch
+    sends the file of a storage's shared memory, and a block is only a part of the world's file."""
+    from multiprocessing.reduction import ForkingPickler
+
+    original = ForkingPickler._extra_reducers[torch.UntypedStorage]  # type: ignore[attr-defined]
+
+    @functools.wraps(original)
+    def reduce_storage(storage: Any) -> Any:
+        data = _bytes_of(storage) if storage.device.type == "cpu" else None
+        if data is None or not is_adopted(data):
+            return original(storage)
+        meta, block = _shoal.torch_describe(data)  # type: ignore[misc]
+        return _rebuild_sent_by_torch, (meta, _Parcel(block))
+
+    ForkingPickler.register(torch.UntypedStorage, reduce_storage)
+
+
+class _Parcel:
+    """A block on its way through a queue of another module. Its sender keeps it until the receiver has opened it, as a
+    sender of multiprocessing keeps an fd, and by the same thread. A receiver that is in no world joins the sender's."""
+
+    _world: tuple[str, Any] | None = None  # its name, and a block by which a receiver sees that it is in the same one
+
+    def __init__(self, block: Any) -> None:
+        from multiprocessing import resource_sharer
+
+        def send(connection: Any, pid: int) -> None:
+            with contextlib.suppress(OSError, EOFError):  # the receiver has died, or refuses
+                connection.send(block.id)
+                connection.recv()  # it has opened the block
+                connection.send(True)  # and this process has held it so long
+
+        if _Parcel._world is None:
+            proof: Any = _shoal.Block(16)
+            memoryview(proof)[:] = secrets.token_bytes(16)
+            _Parcel._world = _shoal.world_info()["name"], proof
+        self.world, proof = _Parcel._world
+        self.proof = proof.id, bytes(memoryview(proof))
+        self.place = resource_sharer._resource_sharer.register(send, lambda: None)  # type: ignore[attr-defined]
+
+    def open(self) -> Any:
+        from multiprocessing import resource_sharer
+        try:
+            with contextlib.suppress(_shoal.Error):  # this process is in a world
+                _shoal.world_join(self.world, True)
+            with resource_sharer._resource_sharer.get_connection(self.place) as connection:  # type: ignore[attr-defined]
+                number = connection.recv()
+                self.check_world()
+                block = _shoal.block_open(number)
+                connection.send(True)
+                connection.recv()
+                return block
+        except (OSError, EOFError) as error:
+            raise RuntimeError("the process that sent this tensor has ended before it was received; a queue of "
+                               "shoal.multiprocessing does not need its sender") from error
+
+    def check_world(self) -> None:
+        number, expected = self.proof
+        try:
+            proof: Any = _shoal.block_open(number)
+            same = bytes(memoryview(proof)) == expected
+        except FileNotFoundError:
+            same = False
+        if not same:
+            raise RuntimeError("this tensor is in the memory of another world of Shoal's than the one of this process: "
+                               "send tensor.clone()")
+
+
+def _rebuild_sent_by_torch(meta: bytes, parcel: _Parcel) -> Any:
+    return _storage_over(_shoal.torch_rebuild(meta, parcel.open()))
+
+
+# ---- the card ----
 
 def start_cuda() -> Any:
     """For the glue: starts torch's CUDA, which otherwise Python does when it makes the first CUDA tensor, and returns the
@@ -153,22 +237,23 @@ def _bytes_of(storage: Any) -> Any:
     return torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
 
 
-def _heap_bytes(torch: Any, glue: ModuleType, storage: Any) -> Any:
-    """Returns a tensor of all bytes of a storage if it is in the heap, else None."""
-    if storage.device.type != "cpu":
-        return None
-    data = _bytes_of(storage)
-    return data if glue.is_adopted(data) else None
-
-
 def adopt(tensor: Any) -> Any:
-    """Moves the memory of a tensor into the heap, or into card memory of Shoal's, now, instead of when it is first sent.
-    Returns the tensor."""
+    """Shares the memory of a tensor now, instead of when it is first sent: moves it into the heap, or into card memory of
+    Shoal's. Memory that torch has shared stays where it is. Returns the tensor."""
     if load() is not None:
         assert _glue is not None
         return _glue.adopt(tensor)
-    _moved.memory_of(tensor)
+    if tensor.device.type == "cpu" and _block_around(_untyped(tensor)) is None:
+        _untyped(tensor).share_memory_()
     return tensor
+
+
+def parts(tensor: Any) -> list[Any]:
+    """Returns the tensors that have the memory of a tensor: itself, or the indices and values of a sparse one."""
+    torch = _torch()
+    if tensor.layout == torch.strided:
+        return [tensor]
+    return [part for part in _reduce_sparse(torch, tensor)[1] if isinstance(part, torch.Tensor)]
 
 
 def pin(tensor: Any) -> None:
@@ -183,7 +268,7 @@ def is_adopted(tensor: Any) -> bool:
     if load() is not None:
         assert _glue is not None
         return bool(_glue.is_adopted(tensor))
-    return _moved.find(tensor) is not None
+    return tensor.device.type == "cpu" and _block_around(_untyped(tensor)) is not None
 
 
 def is_moved(tensor: Any) -> bool:
@@ -191,77 +276,117 @@ def is_moved(tensor: Any) -> bool:
     every tensor on a card shared, so there it counts whether the memory is Shoal's. A sparse tensor is if its parts are."""
     torch = _torch()
     if tensor.layout != torch.strided:
-        parts = _reduce_sparse(torch, tensor)[1]
-        return all(is_moved(part) for part in parts if isinstance(part, torch.Tensor))
+        return all(is_moved(part) for part in parts(tensor))
     if tensor.device.type == "cuda":
-        return _moved.find(tensor) is not None or (_glue is not None and bool(_glue.is_adopted(tensor)))
-    return bool(tensor.is_shared()) or _moved.find(tensor) is not None
+        return _glue is not None and bool(_glue.is_adopted(tensor))
+    return bool(tensor.is_shared()) or _block_around(_untyped(tensor)) is not None
 
 
 # ---- without the glue ----
 
-class _Moved:
-    """The storages that were moved without the glue, into blocks of the heap or, on a card, into Tensors of bytes. A
-    storage is known by the address of its implementation, which nothing else gets as long as the weak reference exists."""
-
-    def __init__(self) -> None:
-        self.by_storage: dict[int, tuple[Any, Any]] = {}  # address -> weak reference, memory
-        self.by_memory: dict[int, Any] = {}  # number -> weak reference
-
-    def find(self, tensor: Any) -> Any:
-        """Returns the memory of a tensor's storage, or None."""
-        weak, memory = self.by_storage.get(_untyped(tensor)._cdata, (None, None))
-        return memory if weak is not None and not weak.expired() else None
-
-    def memory_of(self, tensor: Any) -> Any:
-        """Returns the memory of a tensor's storage. Moves the tensor if it has none."""
-        torch = _torch()
-        with _lock:
-            memory = self.find(tensor)
-            if memory is None:
-                if tensor.is_cuda and tensor.device.index != _card():
-                    raise RuntimeError("the tensor is on another card than the one that Shoal uses in this process, which is "
-                                       "the first, or number SHOAL_CARD: set SHOAL_CARD, or send tensor.cpu()")
-                old = _untyped(tensor)
-                size = max(old.nbytes(), 1)  # torch makes no tensor over an empty buffer
-                memory = _shoal.Tensor("u8", (size,), device="cuda").share() if tensor.is_cuda else _shoal.Block(size)
-                storage = self.storage_of(memory)
-                if old.nbytes() > 0:
-                    _bytes_of(storage)[:old.nbytes()].copy_(_bytes_of(old))
-                with torch.no_grad():
-                    tensor.data = _strided(storage, tensor.dtype, tensor.storage_offset(), tensor.size(), tensor.stride())
-            if tensor.is_cuda:
-                _shoal.card_follow(_tensor.current_stream(torch, tensor.device.index))
-            return memory
-
-    def storage_of(self, memory: Any) -> Any:
-        """Returns the storage over the memory, the same as long as it exists."""
-        torch = _torch()
-        on_card = isinstance(memory, _shoal.Tensor)
-        number = -memory.storage_id if on_card else memory.id
-        with _lock:
-            weak = self.by_memory.get(number)
-            storage = None if weak is None else torch.UntypedStorage._new_with_weak_ptr(weak.cdata)
-            if storage is None:
-                self.forget_expired()
-                storage = _untyped(memory.torch() if on_card else torch.frombuffer(memory, dtype=torch.uint8))
-                weak = torch.multiprocessing.reductions.StorageWeakRef(storage)
-                self.by_memory[number] = weak
-                self.by_storage[storage._cdata] = (weak, memory)
-            elif on_card:
-                _shoal.card_precede(_tensor.current_stream(torch, storage.device.index))
-            return storage
-
-    def forget_expired(self) -> None:
-        for address, (weak, _) in list(self.by_storage.items()):
-            if weak.expired():
-                del self.by_storage[address]
-        for number, weak in list(self.by_memory.items()):
-            if weak.expired():
-                del self.by_memory[number]
+def _block_around(storage: Any) -> Any:
+    """Returns the block that contains the bytes of a CPU storage, or None. What came by value belongs to this process."""
+    block = _shoal.block_find(storage.data_ptr()) if storage.nbytes() > 0 else None
+    return None if block is None or _shoal.block_is_by_value(block.id) else block
 
 
-_moved = _Moved()
+def _reduce_in_block(storage: Any, block: Any, pickler: Any) -> Any:
+    return _rebuild_in_block, (pickler.add_object(block), storage.data_ptr() - block.address, storage.nbytes())
+
+
+def _rebuild_in_block(number: int, offset: int, size: int) -> Any:
+    torch = _torch()
+    return _untyped(torch.frombuffer(_take(number), dtype=torch.uint8, offset=offset, count=size))
+
+
+# ---- memory that torch has shared ----
+
+def _reduce_torchs(torch: Any, storage: Any, by_fd: bool) -> Any:
+    """Pickles a storage as torch does. Memory that is private yet, torch moves, in place."""
+    from multiprocessing.reduction import DupFd
+
+    reductions = torch.multiprocessing.reductions
+    if storage.nbytes() == 0:
+        return _rebuild_empty, ()
+    if by_fd:
+        fd, size = storage._share_fd_cpu_()
+        file = reductions.fd_id(fd)
+        reductions.shared_cache[file] = reductions.StorageWeakRef(storage)
+        return _rebuild_from_fd, (DupFd(fd), size, file)
+    manager, name, size = storage._share_filename_cpu_()
+    storage._shared_incref()  # for the message, until the receiver has opened it
+    reductions.shared_cache[name] = reductions.StorageWeakRef(storage)
+    return reductions.rebuild_storage_filename, (torch.UntypedStorage, manager, name, size)
+
+
+def _rebuild_empty() -> Any:
+    return _torch().UntypedStorage().share_memory_()
+
+
+def _rebuild_from_fd(sent: Any, size: int, file: tuple[int, int]) -> Any:
+    """As torch does, but the sender may have ended if another process has the file, too."""
+    torch = _torch()
+    reductions = torch.multiprocessing.reductions
+    try:
+        fd = sent.detach()
+    except (OSError, EOFError) as error:
+        fd = _find_file(file)
+        if fd is None:
+            raise RuntimeError("the process that sent this tensor has ended, and so has the memory that torch had shared: "
+                               "keep it alive until the tensor is received, or send tensor.clone()") from error
+    try:
+        storage = reductions.storage_from_cache(torch.UntypedStorage, file)
+        if storage is None:
+            storage = torch.UntypedStorage._new_shared_fd_cpu(fd, size)
+            reductions.shared_cache[file] = reductions.StorageWeakRef(storage)
+        return storage
+    finally:
+        os.close(fd)
+
+
+def _find_file(file: tuple[int, int]) -> int | None:
+    """Opens a file that a process of this user's worlds has open. Returns None if there is none."""
+    pids = dict.fromkeys([os.getpid(), os.getppid(), *(entry["pid"] for entry in _shoal.world_list())])
+    for pid in pids:
+        with contextlib.suppress(OSError):  # the process has ended
+            for name in os.listdir(f"/proc/{pid}/fd"):
+                with contextlib.suppress(OSError):
+                    path = f"/proc/{pid}/fd/{name}"
+                    status = os.stat(path)
+                    if (status.st_ino, status.st_dev) == file:
+                        return os.open(path, os.O_RDWR | os.O_CLOEXEC)
+    return None
+
+
+# ---- grads ----
+
+_grads = True
+_told_of_grads = False
+
+
+def share_grads(share: bool = True) -> None:
+    """Sets whether a tensor that is sent takes its grad along, which is then shared like the tensor. It is so by default,
+    as PyTorch's documentation says. `share_grads(False)` leaves the grad out, as PyTorch's code does: the receiver's
+    `grad` is None, and each process has its own. Children that are started later do the same."""
+    global _grads
+    _grads = bool(share)
+
+
+def shares_grads() -> bool:
+    """Returns what share_grads() has set."""
+    return _grads
+
+
+def _grad_to_send(tensor: Any) -> Any:
+    global _told_of_grads
+    grad = tensor.grad if _grads else None
+    if grad is not None and not _told_of_grads:
+        _told_of_grads = True
+        warnings.warn("a tensor was sent to another process together with its grad, so these processes now share the grad "
+                      "and add to the same one. Set grad to None before, or call "
+                      "shoal.multiprocessing.share_grads(False), if each process should have its own", RuntimeWarning,
+                      stacklevel=2)
+    return grad
 
 
 def _strided(storage: Any, dtype: Any, offset: int, size: Any, stride: Any) -> Any:
@@ -302,19 +427,20 @@ def _reduce_tensor(torch: Any, tensor: Any, pickler: Any) -> Any:
         return short
     torch.utils.hooks.warn_if_has_hooks(tensor)
     return (_rebuild_dressed, (*_reduce_data(torch, tensor, pickler), parameter, tensor.requires_grad),
-            (tensor.grad, dict(tensor.__dict__)), None, None, _dress)
+            (_grad_to_send(tensor), dict(tensor.__dict__)), None, None, _dress)
 
 
 def _reduce_subclass(tensor: Any) -> Any:
     """torch's own way, or that of the class; its storages come back here. The grad, which torch leaves out, is added."""
     reduced = tensor.__reduce_ex__(2)
-    if not tensor.requires_grad and tensor.grad is None:
+    grad = _grad_to_send(tensor)
+    if not tensor.requires_grad and grad is None:
         return reduced
     if len(reduced) != 2:
-        if tensor.grad is None:
+        if grad is None:
             return reduced
         raise RuntimeError(f"a {type(tensor).__name__} with a grad cannot be sent, because of its __reduce_ex__")
-    return _rebuild_dressed, (*reduced, False, tensor.requires_grad), (tensor.grad, {}), None, None, _dress
+    return _rebuild_dressed, (*reduced, False, tensor.requires_grad), (grad, {}), None, None, _dress
 
 
 def _reduce_data(torch: Any, tensor: Any, pickler: Any) -> Any:
@@ -348,14 +474,13 @@ def _reduce_dense(torch: Any, tensor: Any, pickler: Any) -> Any:
         return _conjugate, (tensor.detach().conj(),)
     if tensor.is_neg():
         return _negate, (torch._neg_view(tensor.detach()),)
-    if load() is None:
-        memory = _moved.memory_of(tensor)
-        return _rebuild_strided, (pickler.add_object(memory), tensor.dtype, tensor.storage_offset(), tuple(tensor.size()),
-                                  tensor.stride())
-    bare = _reduce_short(tensor.detach(), pickler)
-    if bare is not None:
-        return bare
-    # more dimensions than the short way has
+    if load() is not None:
+        bare = _reduce_short(tensor.detach(), pickler)
+        if bare is not None:
+            return bare
+    elif tensor.is_cuda:
+        return torch.multiprocessing.reductions.reduce_tensor(tensor.detach())
+    # memory that torch shares, or more dimensions than the short way has
     return _strided, (_untyped(tensor), tensor.dtype, tensor.storage_offset(), tuple(tensor.size()), tensor.stride())
 
 
@@ -375,10 +500,23 @@ def _reduce_sparse(torch: Any, tensor: Any) -> Any:
 def _reduce_untyped(storage: Any, pickler: Any) -> Any:
     if storage.device.type not in ("cpu", "cuda"):
         raise RuntimeError(f"storages on {storage.device} cannot be sent")
+    torch = _torch()
+    if load() is None:
+        if storage.device.type != "cpu":
+            raise RuntimeError(f"storages on {storage.device} cannot be sent without shoal's torch glue; send a tensor")
+        block = _block_around(storage)
+        if block is not None:
+            return _reduce_in_block(storage, block, pickler)
+        return _reduce_torchs(torch, storage, torch.multiprocessing.get_sharing_strategy() != "file_system")
+    assert _glue is not None
     data = _bytes_of(storage)
-    if load() is not None and _shoal.torch_describe(data) is None:
-        raise RuntimeError("this storage cannot be sent to another process")
-    return _untyped, (data,)
+    described = _shoal.torch_describe(data)
+    if described is not None:
+        meta, memory = described
+        return _rebuild_storage, (meta, pickler.add_object(memory))
+    if storage.device.type == "cpu" and _glue.is_shared_by_torch(data):
+        return _reduce_torchs(torch, storage, _glue.has_fd(data))
+    raise RuntimeError("this storage cannot be sent to another process")
 
 
 # ---- unpickling ----
@@ -392,8 +530,15 @@ def _rebuild_short(meta: bytes, number: int) -> Any:
     return _shoal.torch_rebuild(meta, _take(number))
 
 
-def _rebuild_strided(number: int, dtype: Any, offset: int, size: Any, stride: Any) -> Any:
-    return _strided(_moved.storage_of(_take(number)), dtype, offset, size, stride)
+def _rebuild_storage(meta: bytes, number: int) -> Any:
+    return _storage_over(_shoal.torch_rebuild(meta, _take(number)))
+
+
+def _storage_over(data: Any) -> Any:
+    """Returns the storage of exactly the bytes of a tensor: its own, unless they are a part of a block."""
+    torch = _torch()
+    whole = _untyped(data)
+    return whole if data.numel() == whole.nbytes() else _untyped(torch.from_numpy(data.numpy()))
 
 
 def _rebuild_typed(cls: Any, untyped: Any, dtype: Any) -> Any:

@@ -22,6 +22,7 @@ except ImportError:
 from shoal import _shoal, _torch_build
 import shoal.torch as shoal_torch
 import shoal
+import shoal.multiprocessing  # share_memory_() gives heap memory then
 import shoal.world
 
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int16,
@@ -31,13 +32,6 @@ DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uin
 def storage_of(tensor):
     """What identifies the storage of a tensor."""
     return shoal_torch._untyped(tensor)._cdata
-
-
-def mapped(address):
-    """Whether this process has memory at an address."""
-    with open("/proc/self/maps") as maps:
-        ranges = [[int(end, 16) for end in line.split()[0].split("-")] for line in maps]
-    return any(begin <= address < end for begin, end in ranges)
 
 
 class Case(unittest.TestCase):
@@ -104,19 +98,18 @@ class Adopt(Case):
                 torch.multiprocessing.set_sharing_strategy(strategy)
             self.assertEqual(tensor.data_ptr(), address)
             self.assertTrue(shoal_torch.is_adopted(tensor))
-            self.assertIsNone(self.glue.mirror(tensor))
 
-    def test_module_share_memory_before_and_after(self):
+    def test_module_share_memory(self):
         module = torch.nn.Linear(3, 2)
-        module.share_memory()  # as the Hogwild program does
         weight = module.weight.detach().clone()
-        for parameter in module.parameters():
-            self.assertFalse(shoal_torch.is_adopted(parameter))
-            shoal_torch.adopt(parameter)
+        module.share_memory()  # as the Hogwild program does
         self.assertTrue(torch.equal(module.weight, weight))
-        module.share_memory()
+        where = [parameter.data_ptr() for parameter in module.parameters()]
         for parameter in module.parameters():
-            self.assertTrue(shoal_torch.is_adopted(parameter))
+            self.assertTrue(shoal_torch.is_adopted(parameter) and parameter.is_shared())
+            shoal_torch.adopt(parameter)
+        module.share_memory()
+        self.assertEqual([parameter.data_ptr() for parameter in module.parameters()], where)
         state = module.state_dict()
         with torch.no_grad():
             module.weight.fill_(7)
@@ -183,30 +176,38 @@ class Adopt(Case):
         self.assertEqual(tensor[0].item(), 0)
         del array
 
-    def test_arrays_over_memory_that_torch_shared_stay_readable(self):
-        strategy = torch.multiprocessing.get_sharing_strategy()
-        self.addCleanup(torch.multiprocessing.set_sharing_strategy, strategy)
-        for name in ("file_descriptor", "file_system"):
-            torch.multiprocessing.set_sharing_strategy(name)
-            tensor = torch.arange(3.).share_memory_()
-            array = tensor.numpy()
+    def test_memory_that_torch_shared_stays(self):
+        for way in ("_share_fd_cpu_", "_share_filename_cpu_"):
+            tensor = torch.arange(3.)
+            getattr(shoal_torch._untyped(tensor), way)()
+            array, address = tensor.numpy(), tensor.data_ptr()
             shoal_torch.adopt(tensor)
-            self.assertTrue(mapped(array.ctypes.data))  # reading what is not would end the tests
-            self.assertEqual(array.tolist(), [0, 1, 2])
-            address = array.ctypes.data
-            del tensor, array
-            self.assertFalse(mapped(address))
+            self.assertEqual(tensor.data_ptr(), address)
+            self.assertFalse(shoal_torch.is_adopted(tensor))
+            tensor += 1
+            self.assertEqual(array.tolist(), [1, 2, 3])
 
-    def test_arrays_over_memory_of_numpy_stay_readable(self):
+    def test_memory_of_numpy_goes(self):
+        """As with share_memory_(), unless something else has it."""
         owner = numpy.arange(1000.)
         alive = weakref.ref(owner)
         tensor = torch.from_numpy(owner)
-        array = tensor.numpy()  # holds the tensor, and only that
+        shoal_torch.adopt(tensor)
+        self.assertEqual((tensor[7].item(), owner[7]), (7, 7))
         del owner
+        self.assertIsNone(alive())
+
+    def test_memory_of_numpy_that_from_dlpack_gave_away_stays(self):
+        owner = numpy.arange(1000.)
+        alive = weakref.ref(owner)
+        tensor = torch.from_numpy(owner)
+        del owner
+        other = shoal.from_dlpack(tensor)
         shoal_torch.adopt(tensor)
         self.assertIsNotNone(alive())
-        self.assertEqual(array.tolist(), list(range(1000)))
-        del tensor, array
+        self.assertEqual(other.numpy()[7], 7)
+        del tensor, other
+        gc.collect()
         self.assertIsNone(alive())
 
     def test_shoal_share_is_in_place(self):
@@ -233,75 +234,6 @@ class Adopt(Case):
             tensors[i] = None
         self.assertEqual(self.glue.cached() - self.before[0], 50)
         self.assertEqual(tensors[51].sum().item(), 51 * 51)
-
-
-def torch_echo(inbox, outbox):
-    """A child that uses torch's own queues only."""
-    while (tensor := inbox.get()) is not None:
-        outbox.put((tensor.sum().item(), tensor))
-        del tensor
-
-
-class TorchQueues(Case):
-    """torch's own queues still carry a tensor that is in the heap: a copy of it, to another process."""
-
-    def setUp(self):
-        super().setUp()
-        self.addCleanup(torch.multiprocessing.set_sharing_strategy, torch.multiprocessing.get_sharing_strategy())
-
-    def through(self, method):
-        context = torch.multiprocessing.get_context(method)
-        inbox, outbox = context.SimpleQueue(), context.SimpleQueue()
-        child = context.Process(target=torch_echo, args=(inbox, outbox))
-        child.start()
-        base = shoal_torch.adopt(torch.arange(12.))
-        view = base[4:8]
-        address = base.data_ptr()
-        for turn in range(3):
-            base += 1
-            inbox.put(view)
-            total, back = outbox.get()
-            self.assertEqual(total, 4 + 5 + 6 + 7 + 4 * (turn + 1))
-            self.assertTrue(torch.equal(back, view))
-        inbox.put(None)
-        child.join()
-        self.assertEqual(child.exitcode, 0)
-        self.assertEqual(base.data_ptr(), address)
-        self.assertTrue(shoal_torch.is_adopted(base))
-        for channel in (inbox, outbox):
-            channel.close()
-
-    def test_fork(self):
-        self.through("fork")
-
-    def test_fork_with_file_names(self):
-        torch.multiprocessing.set_sharing_strategy("file_system")
-        self.through("fork")
-
-    def test_spawn(self):
-        self.through("spawn")
-
-    def test_same_process_gets_the_same_storage(self):
-        for name in ("file_descriptor", "file_system"):
-            queue = torch.multiprocessing.get_context("fork").SimpleQueue()
-            base = shoal_torch.adopt(torch.arange(12.))
-            torch.multiprocessing.set_sharing_strategy(name)
-            for turn in range(3):
-                base[0] = turn
-                queue.put((base, base[3:]))
-                whole, part = queue.get()
-                self.assertEqual(storage_of(whole), storage_of(base))
-                self.assertEqual(storage_of(part), storage_of(base))
-                self.assertEqual(whole[0].item(), turn)
-            queue.close()
-
-    def test_other_storages_are_left_to_torch(self):
-        tensor = torch.ones(5)
-        fd, size = shoal_torch._untyped(tensor)._share_fd_cpu_()
-        self.assertEqual(size, 20)
-        os.fstat(fd)
-        self.assertFalse(shoal_torch.is_adopted(tensor))
-        self.assertTrue(tensor.is_shared())
 
 
 class Build(unittest.TestCase):
@@ -379,11 +311,12 @@ class Build(unittest.TestCase):
                 part = base[2:4]
                 for _ in range(3):
                     shoal_torch.adopt(part)
-                assert shoal_torch.is_adopted(part) and not shoal_torch.is_adopted(base)
-                assert part.tolist() == [2, 3]
+                assert part.is_shared() and base.is_shared() and not shoal_torch.is_adopted(part)
+                base[2] = 9
+                assert part.tolist() == [9, 3]
                 parameter = torch.nn.Parameter(torch.ones(3))
                 shoal_torch.adopt(parameter)
-                assert type(parameter) is torch.nn.Parameter and parameter.requires_grad
+                assert type(parameter) is torch.nn.Parameter and parameter.requires_grad and parameter.is_shared()
                 shoal_torch.adopt(torch.empty(0))
             assert len(told) == 1 and "not available" in str(told[0].message), told
         """)

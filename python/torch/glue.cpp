@@ -5,6 +5,9 @@
  * follow. The new data pointer belongs to a BlockMemory, which holds the reference to the block and is an
  * at::MapAllocator, because torch takes a storage for shared if its data pointer belongs to one.
  *
+ * Only memory that is private to this process is moved. Memory that is in the heap already, such as that of an array of
+ * shoal.zeros(), stays there. Memory that torch has shared is never touched: other processes and numpy arrays use it.
+ *
  * Tested with torch 1.13 and 2.11; the differences of torch 2 are in `writable_data`.
  */
 #include "glue.h"
@@ -12,6 +15,7 @@
 #include "card.h"
 #include "memory.h"
 
+#include <shoal/binding.h>
 #include <shoal/block.h>
 
 #include <ATen/MapAllocator.h>
@@ -51,9 +55,10 @@ c10::DeleterFnPtr map_deleter;
 class BlockMemory final : public at::MapAllocator
 {
   public:
-    /* Takes over the reference. The base class maps nothing if the size is 0. */
-    explicit BlockMemory(shoal_block *block)
-        : at::MapAllocator(at::WITH_FD, "", -1, 0, 0), block_(block), id_(shoal_block_id(block))
+    /* Takes over the reference. The storage begins at offset in the block. The base class maps nothing if the size is
+     * 0. */
+    explicit BlockMemory(shoal_block *block, size_t offset = 0)
+        : at::MapAllocator(at::WITH_FD, "", -1, 0, 0), block_(block), id_(shoal_block_id(block)), offset_(offset)
     {
     }
 
@@ -65,7 +70,7 @@ class BlockMemory final : public at::MapAllocator
 
     void *data() const override
     {
-        return shoal_block_data(block_);
+        return static_cast<char *>(shoal_block_data(block_)) + offset_;
     }
 
     shoal_block *block() const
@@ -78,8 +83,10 @@ class BlockMemory final : public at::MapAllocator
         return id_;
     }
 
-    /* A copy of the storage in torch's own shared memory, for torch's own queues (shoal/torch.py). */
-    c10::Storage mirror;
+    size_t offset() const
+    {
+        return offset_;
+    }
 
     /* The memory before the move, if a numpy array may still point into it. */
     c10::DataPtr before;
@@ -87,6 +94,7 @@ class BlockMemory final : public at::MapAllocator
   private:
     shoal_block *block_;
     uint64_t id_;
+    size_t offset_;
 };
 
 /* Returns the memory of a storage if it lies in the heap, else NULL. */
@@ -111,11 +119,20 @@ c10::Storage recall(const shoal_block *block)
     return memory && memory->id() == id ? c10::Storage(std::move(storage)) : c10::Storage();
 }
 
+/* Returns a tensor of all bytes of a storage. */
+at::Tensor bytes_of(const c10::Storage &storage);
+
 /* ---- adopt ---- */
 
 /* Owns one reference. */
 struct BlockReference {
     shoal_block *block;
+    explicit BlockReference(shoal_block *owned) : block(owned)
+    {
+    }
+    BlockReference(BlockReference &&other) noexcept : block(other.give())
+    {
+    }
     ~BlockReference()
     {
         shoal_block_release(block);
@@ -126,21 +143,105 @@ struct BlockReference {
     }
 };
 
-/* Moves a CPU storage into the heap, unless it is there. Returns its memory.
- *
- * A storage that was moved cannot be resized, and memory that a numpy array and the tensor had in common is no longer
- * common: the array keeps the old memory. Such an array may hold nothing but the tensor, so the old memory must exist
- * as long as the tensor does, also if torch had shared it or another library owns it. A storage that can be resized
- * has no array: making one ends that, and so does shoal.from_dlpack (method_pin). */
-BlockMemory *adopt(const c10::Storage &storage)
+/* A data pointer whose memory another library uses, too (method_pin). It owns the data pointer before. */
+struct PinnedMemory {
+    c10::DataPtr before;
+    static void free(void *context)
+    {
+        delete static_cast<PinnedMemory *>(context);
+    }
+};
+
+bool is_pinned(const c10::StorageImpl *impl)
+{
+    return impl->data_ptr().get_deleter() == PinnedMemory::free;
+}
+
+/* Whether torch's own allocator made the memory, and not numpy or another library. */
+bool is_torchs_own(c10::StorageImpl *impl)
+{
+    c10::Allocator *allocator = impl->allocator();
+    return allocator && impl->data_ptr().get_deleter() == allocator->raw_deleter();
+}
+
+PyObject *call_extension(const char *function, unsigned long long argument)
+{
+    PyObject *module = PyImport_ImportModule("shoal._shoal");
+    PyObject *result = module ? PyObject_CallMethod(module, function, "K", argument) : nullptr;
+    Py_XDECREF(module);
+    if (!result)
+        throw Raised();
+    return result;
+}
+
+/* Whether torch has shared the memory, by an fd or by a file: then the data pointer belongs to a map of torch's. */
+bool is_shared_by_torch(const c10::Storage &storage)
+{
+    const c10::StorageImpl *impl = storage.unsafeGetStorageImpl();
+    if (impl->resizable() || !impl->data_ptr().get_deleter() || heap_memory(impl))
+        return false;
+    if (at::MapAllocator::fromDataPtr(impl->data_ptr()))
+        return true;
+    /* A map with a file name belongs to a library of torch without headers. Its deleter is not known, but only such
+     * storages are neither torch's own nor made from a pointer; so Python is asked. */
+    PyObject *bytes = THPVariable_Wrap(bytes_of(storage));
+    PyObject *shared = bytes ? PyObject_CallMethod(bytes, "is_shared", nullptr) : nullptr;
+    Py_XDECREF(bytes);
+    if (!shared)
+        throw Raised();
+    bool is = shared == Py_True;
+    Py_DECREF(shared);
+    return is;
+}
+
+/* Returns the block in which the bytes of a storage lie already, or none. What an array got by value is its process's
+ * own, also if it lies in a block. */
+BlockReference block_around(c10::StorageImpl *impl)
+{
+    BlockReference reference(nullptr);
+    char *data = static_cast<char *>(impl->data_ptr().get());
+    if (impl->resizable() || impl->nbytes() == 0 || !data ||
+        shoal_block_find(data, &reference.block) != SHOAL_OK)
+        return reference;
+    char *end = static_cast<char *>(shoal_block_data(reference.block)) + shoal_block_size(reference.block);
+    bool fits = impl->nbytes() <= static_cast<size_t>(end - data);
+    PyObject *by_value = call_extension("block_is_by_value", shoal_block_id(reference.block));
+    if (!fits || by_value == Py_True) {
+        shoal_block_release(reference.block);
+        reference.block = nullptr;
+    }
+    Py_DECREF(by_value);
+    return reference;
+}
+
+/* Lets a storage whose bytes are in a block hold that block. Nothing moves. */
+BlockMemory *hold(const c10::Storage &storage, BlockReference &reference)
 {
     c10::StorageImpl *impl = storage.unsafeGetStorageImpl();
-    if (BlockMemory *memory = heap_memory(impl))
-        return memory;
+    char *data = static_cast<char *>(impl->data_ptr().get());
+    size_t offset = static_cast<size_t>(data - static_cast<char *>(shoal_block_data(reference.block)));
+    bool whole = offset == 0 && impl->nbytes() == shoal_block_size(reference.block) && !recall(reference.block);
+    BlockMemory *memory = new BlockMemory(reference.block, offset);
+    reference.give();
+    c10::DataPtr pointer = data_pointer(memory);
+    if (whole)
+        cache.remember(memory->id(), storage, memory);
+    impl->set_data_ptr(std::move(pointer));
+    return memory;
+}
 
+/* Copies private memory into a new block, which becomes the memory of the storage.
+ *
+ * A storage that was moved cannot be resized, and memory that a numpy array and the tensor had in common is no longer
+ * common: the array keeps the old memory. An array that tensor.numpy() made holds nothing but the tensor, so memory of
+ * torch's own allocator is kept as long as the tensor. A storage that can be resized has no array: making one ends that.
+ * Memory of numpy or another library belongs to an object of that library, which the storage drops, as torch does. */
+BlockMemory *move_to_heap(const c10::Storage &storage)
+{
+    c10::StorageImpl *impl = storage.unsafeGetStorageImpl();
     size_t size = impl->nbytes();
     const void *data = writable_data(impl);
-    BlockReference reference = {nullptr};
+    BlockReference reference(nullptr);
     shoal_err err = shoal_block_create(size, &reference.block);
     if (err != SHOAL_OK)
         raise_last();
@@ -149,13 +250,27 @@ BlockMemory *adopt(const c10::Storage &storage)
     c10::DataPtr pointer = data_pointer(memory);
     if (size > 0)
         std::memcpy(pointer.get(), data, size);
+    bool keep = is_pinned(impl) || (!impl->resizable() && is_torchs_own(impl));
     cache.remember(memory->id(), storage, memory);
     c10::DataPtr before = impl->set_data_ptr(std::move(pointer));
-    if (!impl->resizable())
+    if (keep)
         memory->before = std::move(before);
     impl->set_resizable(false);
     impl->set_allocator(nullptr);
     return memory;
+}
+
+/* Returns the heap memory of a CPU storage, after moving private memory there. Returns NULL for memory that torch has
+ * shared: it must stay where it is. */
+BlockMemory *adopt(const c10::Storage &storage)
+{
+    c10::StorageImpl *impl = storage.unsafeGetStorageImpl();
+    if (BlockMemory *memory = heap_memory(impl))
+        return memory;
+    if (is_shared_by_torch(storage))
+        return nullptr;
+    BlockReference reference = block_around(impl);
+    return reference.block ? hold(storage, reference) : move_to_heap(storage);
 }
 
 /* ---- describe and rebuild ---- */
@@ -238,15 +353,19 @@ bool is_plain(PyObject *obj)
            !reinterpret_cast<THPVariable *>(obj)->backward_hooks && !has_attributes(obj);
 }
 
-size_t write_meta(const at::Tensor &tensor, bool parameter, unsigned char *meta)
+/* begin: where the storage begins in its block. */
+size_t write_meta(const at::Tensor &tensor, bool parameter, size_t begin, unsigned char *meta)
 {
+    size_t item = tensor.dtype().itemsize();
+    if (begin % item != 0)
+        raise(PyExc_ValueError, "the elements of this tensor are not aligned in shared memory: send tensor.clone()");
     Header header = {};
     header.version = META_VERSION;
     header.dtype = static_cast<uint8_t>(tensor.scalar_type());
     header.flags =
         static_cast<uint8_t>((tensor.requires_grad() ? FLAG_REQUIRES_GRAD : 0) | (parameter ? FLAG_PARAMETER : 0));
     header.dims = static_cast<uint8_t>(tensor.dim());
-    header.offset = tensor.storage_offset();
+    header.offset = tensor.storage_offset() + static_cast<int64_t>(begin / item);
     size_t each = header.dims * sizeof(int64_t);
     std::memcpy(meta, &header, sizeof header);
     std::memcpy(meta + sizeof header, tensor.sizes().data(), each);
@@ -332,6 +451,16 @@ at::Tensor make_tensor(c10::Storage storage, const Meta &meta)
     return tensor;
 }
 
+at::Tensor bytes_of(const c10::Storage &storage)
+{
+    Meta meta = {};
+    meta.header.dtype = static_cast<uint8_t>(c10::ScalarType::Byte);
+    meta.header.dims = 1;
+    meta.sizes[0] = static_cast<int64_t>(storage.nbytes());
+    meta.strides[0] = 1;
+    return make_tensor(storage, meta);
+}
+
 PyObject *make_parameter(at::Tensor tensor, bool requires_grad)
 {
     static PyObject *make_subclass = PyObject_GetAttrString(THPVariableClass, "_make_subclass");
@@ -372,18 +501,23 @@ int glue_describe(PyObject *obj, unsigned char *meta, size_t capacity, size_t *o
             return 0;
         const at::Tensor &tensor = THPVariable_Unpack(obj);
         *out_memory = {};
-        if (tensor.device().is_cpu())
-            out_memory->block = shoal_block_retain(adopt(tensor.storage())->block());
-        else
+        if (!tensor.device().is_cpu()) {
+            *out_size = write_meta(tensor, is_parameter(obj), 0, meta);
             out_memory->tensor = send_card(tensor.storage());
-        *out_size = write_meta(tensor, is_parameter(obj), meta);
+            return 1;
+        }
+        BlockMemory *memory = adopt(tensor.storage());
+        if (!memory)
+            return 0;
+        *out_size = write_meta(tensor, is_parameter(obj), memory->offset(), meta);
+        out_memory->block = shoal_block_retain(memory->block());
         return 1;
     });
 }
 
 PyObject *glue_rebuild(const unsigned char *bytes, size_t size, shoal_torch_memory memory)
 {
-    BlockReference block = {memory.block};
+    BlockReference block(memory.block);
     TensorReference card = {memory.tensor};
     return guarded<PyObject *>(nullptr, [&] {
         Meta meta = read_meta(bytes, size, memory.block ? shoal_block_size(memory.block) : card_size(memory.tensor));
@@ -428,10 +562,10 @@ PyObject *method_adopt(PyObject *, PyObject *obj)
 {
     return guarded<PyObject *>(nullptr, [&] {
         c10::Storage storage = movable_storage(obj);
-        if (storage.device().is_cpu())
-            adopt(storage);
-        else
+        if (!storage.device().is_cpu())
             adopt_card(storage);
+        else
+            adopt(storage); /* what torch has shared stays as it is */
         Py_INCREF(obj);
         return obj;
     });
@@ -447,41 +581,49 @@ PyObject *method_is_adopted(PyObject *, PyObject *obj)
     });
 }
 
-/* adopt() keeps the old memory of a storage that cannot be resized, and adopt_card() refuses it. */
+/* move_to_heap() keeps the old memory of a pinned storage, and of torch's own that cannot be resized; adopt_card() refuses it. */
 PyObject *method_pin(PyObject *, PyObject *obj)
 {
     return guarded<PyObject *>(nullptr, [&]() -> PyObject * {
-        movable_storage(obj).unsafeGetStorageImpl()->set_resizable(false);
+        c10::Storage storage = movable_storage(obj);
+        c10::StorageImpl *impl = storage.unsafeGetStorageImpl();
+        impl->set_resizable(false);
+        bool moves = storage.device().is_cpu() && !heap_memory(impl) && !is_shared_by_torch(storage);
+        if (moves && !is_torchs_own(impl) && !is_pinned(impl) && impl->data_ptr().get()) {
+            auto pinned = std::make_unique<PinnedMemory>();
+            void *data = impl->data_ptr().get();
+            c10::DataPtr pointer(data, pinned.get(), PinnedMemory::free, impl->device());
+            pinned->before = impl->set_data_ptr(std::move(pointer));
+            pinned.release();
+        }
         Py_RETURN_NONE;
     });
 }
 
-PyObject *method_mirror(PyObject *, PyObject *obj)
+/* Returns a tensor of bytes over a new block. */
+PyObject *method_empty(PyObject *, PyObject *size)
 {
     return guarded<PyObject *>(nullptr, [&]() -> PyObject * {
-        BlockMemory *memory = heap_memory(cpu_storage(obj).unsafeGetStorageImpl());
-        if (!memory || !memory->mirror)
-            Py_RETURN_NONE;
-        Meta meta = {};
-        meta.header.dtype = static_cast<uint8_t>(c10::ScalarType::Byte);
-        meta.header.dims = 1;
-        meta.sizes[0] = static_cast<int64_t>(memory->mirror.nbytes());
-        meta.strides[0] = 1;
-        return THPVariable_Wrap(make_tensor(memory->mirror, meta));
+        size_t bytes = PyLong_AsSize_t(size);
+        if (PyErr_Occurred())
+            throw Raised();
+        BlockReference reference(nullptr);
+        if (shoal_block_create(bytes, &reference.block) != SHOAL_OK)
+            raise_last();
+        return THPVariable_Wrap(bytes_of(storage_of(reference)));
     });
 }
 
-PyObject *method_set_mirror(PyObject *, PyObject *const *args, Py_ssize_t count)
+PyObject *method_is_shared_by_torch(PyObject *, PyObject *obj)
 {
-    return guarded<PyObject *>(nullptr, [&]() -> PyObject * {
-        if (count != 2)
-            raise(PyExc_TypeError, "set_mirror(tensor, mirror)");
-        BlockMemory *memory = heap_memory(cpu_storage(args[0]).unsafeGetStorageImpl());
-        c10::Storage mirror = cpu_storage(args[1]);
-        if (!memory || heap_memory(mirror.unsafeGetStorageImpl()))
-            raise(PyExc_ValueError, "the tensor must be in the heap, and the mirror must not");
-        memory->mirror = std::move(mirror);
-        Py_RETURN_NONE;
+    return guarded<PyObject *>(nullptr, [&] { return PyBool_FromLong(is_shared_by_torch(cpu_storage(obj))); });
+}
+
+PyObject *method_has_fd(PyObject *, PyObject *obj)
+{
+    return guarded<PyObject *>(nullptr, [&] {
+        const c10::StorageImpl *impl = cpu_storage(obj).unsafeGetStorageImpl();
+        return PyBool_FromLong(!heap_memory(impl) && at::MapAllocator::fromDataPtr(impl->data_ptr()) != nullptr);
     });
 }
 
@@ -495,9 +637,10 @@ PyMethodDef methods[] = {
      "adopt(tensor): moves its storage into Shoal's memory, of the heap or of the card, and returns the tensor."},
     {"is_adopted", method_is_adopted, METH_O, "is_adopted(tensor): whether its storage lies in Shoal's memory."},
     {"pin", method_pin, METH_O, "pin(tensor): others know the address of its memory, which must stay."},
-    {"mirror", method_mirror, METH_O, "mirror(tensor): the bytes of its copy in torch's shared memory, or None."},
-    {"set_mirror", reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(method_set_mirror)), METH_FASTCALL,
-     "set_mirror(tensor, mirror): keeps the storage of mirror as long as that of tensor."},
+    {"empty", method_empty, METH_O, "empty(size): a tensor of so many bytes in a new block of the heap."},
+    {"is_shared_by_torch", method_is_shared_by_torch, METH_O,
+     "is_shared_by_torch(tensor): whether torch itself has shared the storage, which then stays where it is."},
+    {"has_fd", method_has_fd, METH_O, "has_fd(tensor): whether torch has shared the storage by an fd, not by a file."},
     {"cached", method_cached, METH_NOARGS, "cached(): the number of living storages in Shoal's memory."},
     {},
 };

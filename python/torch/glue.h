@@ -18,7 +18,7 @@
 extern "C" {
 #endif
 
-#define SHOAL_TORCH_GLUE_VERSION 2
+#define SHOAL_TORCH_GLUE_VERSION 3
 #define SHOAL_TORCH_GLUE_CAPSULE "shoal._torch_glue.api"
 
 /* The most bytes that describe writes: dtype, flags, offset, and sizes and strides of up to SHOAL_TORCH_DIMS_MAX. */
@@ -34,14 +34,16 @@ typedef struct shoal_torch_memory {
 typedef struct shoal_torch_glue {
     int version; /* SHOAL_TORCH_GLUE_VERSION */
 
-    /* Describes a tensor and moves its storage into the heap, or into card memory of Shoal's. Returns
+    /* Describes a tensor and moves its storage into the heap, or into card memory of Shoal's. A storage whose memory is
+     * in the heap already, by whatever way torch got it, stays where it is. Returns
      *  1 for a strided tensor of the CPU or a CUDA card that is exactly a torch.Tensor or a torch.nn.Parameter and has
      *    nothing but its data: no grad, hooks, attributes, names, conjugate or negative bit. *out_memory has a new reference
      *    to its memory, and *out_size bytes were written to meta. On a card, torch's current stream comes before what is
      *    done with the memory later.
-     *  0 for anything else, which pickle must carry. Nothing was changed.
-     * -1 if a Python exception is set: for a non-leaf tensor that requires grad, if there is no memory, or if card memory
-     *    is not torch's own. */
+     *  0 for anything else, which pickle must carry; also for memory that torch itself has shared, which must stay where
+     *    it is. Nothing was changed.
+     * -1 if a Python exception is set: for a non-leaf tensor that requires grad, if there is no memory, if the elements
+     *    are not aligned in a block that torch was given, or if card memory is not torch's own. */
     int (*describe)(PyObject *obj, unsigned char *meta, size_t capacity, size_t *out_size,
                     shoal_torch_memory *out_memory);
 

@@ -2,8 +2,9 @@
 #include "base/log.h"
 
 #include "base/error.h"
-#include "shm/block.h"
-#include "shm/kind.h"
+#include "shm/handle.h"
+
+#include <shoal/binding.h>
 
 #include <stdio.h>
 #include <string.h>
@@ -121,6 +122,61 @@ size_t shoal_block_size(const shoal_block *block)
 uint64_t shoal_block_id(const shoal_block *block)
 {
     return block != NULL && !sh_block_is_lost(block) ? block->id : 0;
+}
+
+/* ---- blocks by address and by number ---- */
+
+static shoal_block *find_held(const char *address)
+{
+    if (address < sh_the_world.base || (uint64_t)(address - sh_the_world.base) >= sh_the_world.size) {
+        return NULL;
+    }
+    for (size_t i = 0; i < sh_handles.bucket_count; i++) {
+        for (shoal_block *b = sh_handles.buckets[i]; b != NULL; b = b->next) {
+            if (b->kind == SH_KIND_DATA && b->idle_at == 0 && address >= b->data &&
+                (uint64_t)(address - b->data) < b->size) {
+                return b;
+            }
+        }
+    }
+    return NULL;
+}
+
+shoal_err shoal_block_find(const void *address, shoal_block **out_block)
+{
+    SH_NEED(address);
+    SH_NEED(out_block);
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    shoal_block *b = sh_block_retain(find_held(address));
+    sh_leave();
+    if (b == NULL) {
+        return sh_fail(SHOAL_ENOENT, "shoal_block_find: this process holds no block at %p", address);
+    }
+    *out_block = b;
+    return SHOAL_OK;
+}
+
+shoal_err shoal_block_open(uint64_t id, shoal_block **out_block)
+{
+    SH_NEED(out_block);
+    sh_ctx *c = sh_enter();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    shoal_block *b = NULL;
+    bool exists = sh_block_kind_of(id) == SHOAL_KIND_BLOCK;
+    shoal_err err = exists ? sh_block_open(c, id, &b) : SHOAL_ENOENT;
+    sh_leave();
+    if (err == SHOAL_ENOENT || err == SHOAL_ECORRUPT) { /* freed before, or between the two */
+        return sh_fail(SHOAL_ENOENT, "shoal_block_open: there is no block %llu", (unsigned long long)id);
+    }
+    if (err == SHOAL_OK) {
+        *out_block = b;
+    }
+    return err;
 }
 
 /* Drops a reference of this process unless it is the last. A single thread needs no locked instruction. */

@@ -112,6 +112,7 @@ ARGUMENTS = {
     'shoal_logical_and': {'a': 'mask', 'b': 'mask'}, 'shoal_logical_or': {'a': 'mask', 'b': 'mask'},
     'shoal_logical_not': {'a': 'mask'},
     'shoal_lstm_cell': {'x': 'row12', 'h': 'row12', 'c': 'row12', 'w_ih': 'gates', 'w_hh': 'gates', 'b_ih': 'vector8', 'b_hh': 'vector8'},
+    'shoal_block_find': {'address': 'zeros'}, 'shoal_block_open': {'id': '1234567890'},
     'shoal_block_make_private': {'block': 'block_pages'},
     'shoal_map_set': {'map': 'value_map'},
     'shoal_masked_fill': {'mask': 'mask'}, 'shoal_where': {'condition': 'mask'},
@@ -197,6 +198,8 @@ WORKS = {
     'shoal_card_tensors_list_of': ('SHOAL_ESTATE', 'this process is in a world'),
     'shoal_tensor_grad': ('NULL', 'there was no backward'),
     'shoal_empty_pinned': ('SHOAL_ENOENT', 'there is no card'),
+    'shoal_block_find': ('SHOAL_ENOENT', 'the address is in no block'),
+    'shoal_block_open': ('SHOAL_ENOENT', 'there is no such block'),
     'shoal_capture_begin': ('SHOAL_ENOENT', 'there is no card'),
     'shoal_card_count': ('SHOAL_ENOENT', 'there is no card'),
     'shoal_card_info_get': ('SHOAL_ENOENT', 'there is no card'),
@@ -207,7 +210,8 @@ WORKS = {
 }
 
 # Calls without a shared handle that need the world: after the end began they are refused, and after leaving they make another world.
-NEEDS_WORLD = ['shoal_barrier_create', 'shoal_block_create', 'shoal_block_create_zeroed', 'shoal_condition_create', 'shoal_event_create',
+NEEDS_WORLD = ['shoal_barrier_create', 'shoal_block_create', 'shoal_block_create_zeroed', 'shoal_block_find',
+               'shoal_block_open', 'shoal_condition_create', 'shoal_event_create',
                'shoal_lock_create', 'shoal_rlock_create', 'shoal_semaphore_create', 'shoal_queue_create', 'shoal_queue_create_with',
                'shoal_pipe_create', 'shoal_message_create', 'shoal_empty_shared', 'shoal_tensor_share', 'shoal_module_share',
                'shoal_sparse_share', 'shoal_value_tensor', 'shoal_value_module', 'shoal_value_sparse', 'shoal_value_dataset',

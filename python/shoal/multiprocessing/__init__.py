@@ -9,6 +9,7 @@ import sys
 
 _util_was_there = "multiprocessing.util" in sys.modules  # the program has imported it, before this package does
 
+from .. import _torch_import
 from . import context, process, reduction
 from . import spawn  # a module that can be called: torch's function
 
@@ -21,7 +22,7 @@ _NAMES = {
     "ranks": ("ENV_VAR_PARALLEL_START", "ProcessContext", "ProcessException", "ProcessExitedException", "ProcessRaisedException",
               "SpawnContext", "start_processes"),
     "reductions": ("init_reductions",),
-    "sharing": ("get_all_sharing_strategies", "get_sharing_strategy", "set_sharing_strategy"),
+    "sharing": ("get_all_sharing_strategies", "get_sharing_strategy", "set_sharing_strategy", "share_grads"),
     "thread_names": ("_get_thread_name", "_set_thread_name"),
 }
 _LATER = {"_atfork", "connection", "dummy", "forkserver", "heap", "managers", "pool", "popen_fork", "popen_forkserver",
@@ -32,6 +33,9 @@ __all__ += ["spawn", *(name for module in ("ranks", "sharing") for name in _NAME
 
 SUBDEBUG = 5
 SUBWARNING = 25
+
+
+_torch_import.prepare()
 
 
 def __getattr__(name):

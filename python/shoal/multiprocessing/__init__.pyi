@@ -19,6 +19,7 @@ from .sharing import (
     get_all_sharing_strategies as get_all_sharing_strategies,
     get_sharing_strategy as get_sharing_strategy,
     set_sharing_strategy as set_sharing_strategy,
+    share_grads as share_grads,
 )
 from .thread_names import _get_thread_name as _get_thread_name, _set_thread_name as _set_thread_name
 

@@ -5,6 +5,7 @@ import multiprocessing.process as _standard_process
 from multiprocessing.context import (AuthenticationError, BufferTooShort, ProcessError, TimeoutError, assert_spawning,
                                      get_spawning_popen, set_spawning_popen)
 
+from .. import _torch_import
 from . import reduction
 
 __all__ = ()
@@ -157,6 +158,7 @@ class BaseProcess(_standard_process.BaseProcess):
         if self._start_method is not None:
             _force_start_method(self._start_method)
             self._start_method = None  # else the base class would change the start method of the standard module
+        _torch_import.begin_child()
         return super()._bootstrap(parent_sentinel)
 
 

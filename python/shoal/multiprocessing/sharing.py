@@ -1,22 +1,29 @@
-"""torch's sharing strategies. There is one here: memory is shared through the heap of the world."""
+"""What is shared of torch's tensors, and how: its sharing strategies, and grads."""
 from __future__ import annotations
+
+import sys
+
+from ..torch import share_grads
 
 TYPE_CHECKING = False  # importing typing would slow the start of every child
 if TYPE_CHECKING:
     from typing import Set
 
-__all__ = ["get_all_sharing_strategies", "get_sharing_strategy", "set_sharing_strategy"]
+__all__ = ["get_all_sharing_strategies", "get_sharing_strategy", "set_sharing_strategy", "share_grads"]
 
 _STRATEGIES = {"file_descriptor", "file_system"}
 _strategy = "file_descriptor"
 
 
 def set_sharing_strategy(new_strategy: str) -> None:
-    """Accepts the strategies of torch. It has no effect: tensors need neither fds nor files."""
+    """Sets the strategy of torch. It matters only for memory that torch shares itself: tensors in the heap need neither fds
+    nor files."""
     global _strategy
     if new_strategy not in _STRATEGIES:
         raise ValueError(f"unknown sharing strategy {new_strategy!r}: want one of {sorted(_STRATEGIES)}")
     _strategy = new_strategy
+    if "torch.multiprocessing" in sys.modules:
+        sys.modules["torch.multiprocessing"].set_sharing_strategy(new_strategy)
 
 
 def get_sharing_strategy() -> str:

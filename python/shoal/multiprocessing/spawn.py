@@ -94,6 +94,9 @@ def get_preparation_data(name: str) -> Dict[str, Any]:
         "standard_start_method": _standard.get_start_method(allow_none=True),
         "shoal_start_method": context._default_context.get_start_method(allow_none=True),
     }
+    torch = sys.modules.get("shoal.torch")
+    if torch is not None and not torch.shares_grads():
+        data["own_grads"] = True
     if util._logger is not None:
         data["log_level"] = util._logger.getEffectiveLevel()
     data.update(main_module())
@@ -135,6 +138,9 @@ def prepare(data: Dict[str, Any]) -> None:
     from . import context
     _standard.set_start_method(data.pop("standard_start_method"), force=True)
     context._default_context.set_start_method(data.pop("shoal_start_method"), force=True)
+    if data.pop("own_grads", False):
+        from ..torch import share_grads
+        share_grads(False)
     _standard_spawn.prepare(data)
 
 
