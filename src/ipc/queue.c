@@ -355,9 +355,8 @@ shoal_err shoal_queue_get(shoal_queue *queue, int64_t timeout, shoal_value **out
 
 shoal_err shoal_queue_get_packed(shoal_queue *queue, int64_t timeout, shoal_value **out_value)
 {
-    if (out_value == NULL) {
-        return sh_null_error("shoal_queue_get_packed", "out_value");
-    }
+    SH_NEED(queue);
+    SH_NEED(out_value);
     return get_value(queue, timeout, true, out_value);
 }
 

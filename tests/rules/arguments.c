@@ -489,6 +489,7 @@ OBJECT_VALUE(tensor)
 
 MAKER(value_list, value, return shoal_value_list();)
 MAKER(value_map, value, return shoal_value_map();)
+MAKER(value_packed, value, return shoal_value_packed("\x90", 1);) /* an empty list */
 MAKER(value_list1, value, return shoal_list(1);)
 MAKER(value_map1, value, return shoal_map("x", (shoal_value *)make_value_queue());)
 MAKER(value_state_dict, value, void *m = make_module(), *made = shoal_module_state_dict(m); shoal_module_destroy(m);
