@@ -283,6 +283,7 @@ class Forks(Case):
         self.check(queue.get(timeout=LONG))
         process.join(LONG)
         self.assertEqual(process.exitcode, 0)
+        messages.put(tensor)
         self.assertEqual((tensor.tolist(), messages.get(timeout=LONG).tolist()), ([1, 2], [1, 2]))
 
     def test_a_plain_fork_is_told(self):
@@ -296,7 +297,7 @@ class Forks(Case):
                 os._exit(0)
         self.check(queue.get(timeout=LONG))
         self.assertEqual(os.waitpid(pid, 0)[1], 0)
-        self.assertEqual(messages.get(timeout=LONG).tolist(), [1, 2])
+        self.assertEqual(tensor.tolist(), [1, 2])
 
     def test_a_pool_of_forked_workers(self):
         tensor = on_card([1, 2])
