@@ -306,8 +306,6 @@ def _reduce_torchs(torch: Any, storage: Any, by_fd: bool) -> Any:
     from multiprocessing.reduction import DupFd
 
     reductions = torch.multiprocessing.reductions
-    if storage.nbytes() == 0:
-        return _rebuild_empty, ()
     if by_fd:
         fd, size = storage._share_fd_cpu_()
         file = reductions.fd_id(fd)
@@ -319,8 +317,9 @@ def _reduce_torchs(torch: Any, storage: Any, by_fd: bool) -> Any:
     return reductions.rebuild_storage_filename, (torch.UntypedStorage, manager, name, size)
 
 
-def _rebuild_empty() -> Any:
-    return _torch().UntypedStorage().share_memory_()
+def _rebuild_empty(device: str) -> Any:
+    torch = _torch()
+    return _untyped(torch.empty(0, dtype=torch.uint8, device=device))
 
 
 def _rebuild_from_fd(sent: Any, size: int, file: tuple[int, int]) -> Any:
@@ -447,14 +446,13 @@ def _reduce_data(torch: Any, tensor: Any, pickler: Any) -> Any:
     """A tensor without what _dress adds: a function and its arguments."""
     if tensor.layout != torch.strided:
         return _reduce_sparse(torch, tensor)
-    if tensor.device.type in ("cpu", "cuda") and not tensor.is_quantized and not tensor.is_nested and not _has_names(tensor):
-        return _reduce_dense(torch, tensor, pickler)
-    return tensor.__reduce_ex__(2)
+    return _reduce_dense(torch, tensor, pickler) if _is_plain(tensor) else tensor.__reduce_ex__(2)
 
 
-def _has_names(tensor: Any) -> bool:
-    """Returns whether the dimensions of a tensor have names. Newer versions of torch do not have them any more."""
-    return hasattr(tensor, "has_names") and bool(tensor.has_names())
+def _is_plain(tensor: Any) -> bool:
+    """Returns whether a tensor is an array of numbers. Newer versions of torch have no names of dimensions any more."""
+    named = hasattr(tensor, "has_names") and tensor.has_names()
+    return tensor.device.type in ("cpu", "cuda") and not (tensor.is_quantized or tensor.is_nested or named)
 
 
 def _reduce_short(tensor: Any, pickler: Any) -> Any:
@@ -500,6 +498,8 @@ def _reduce_sparse(torch: Any, tensor: Any) -> Any:
 def _reduce_untyped(storage: Any, pickler: Any) -> Any:
     if storage.device.type not in ("cpu", "cuda"):
         raise RuntimeError(f"storages on {storage.device} cannot be sent")
+    if storage.nbytes() == 0:  # there is nothing to share, and the sender may resize it
+        return _rebuild_empty, (storage.device.type,)
     torch = _torch()
     if load() is None:
         if storage.device.type != "cpu":

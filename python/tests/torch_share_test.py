@@ -220,9 +220,20 @@ class Rows:
             self.assertFalse(tensor.is_shared())
             self.assertTrue(empty.clone().share_memory_().is_shared())
             back, empty_back = self.call("echo", (tensor, empty))
-            self.assertTrue(tensor.is_shared() and empty.is_shared() and empty_back.is_shared())
+            self.assertTrue(tensor.is_shared())
             self.assertTrue(torch.equal(back, tensor))
             self.assertEqual((empty_back.shape, empty_back.dtype), (empty.shape, dtype))
+
+    def test_y14_an_empty_tensor_can_be_resized_after_a_put(self):
+        buffer, parameter = torch.empty(0), torch.nn.Parameter(torch.empty(0, 2))
+        storage = shoal_torch._untyped(torch.empty(0))
+        got = self.call("echo", (buffer, buffer[:], parameter, storage))
+        self.assertEqual([type(each) for each in got], [torch.Tensor, torch.Tensor, torch.nn.Parameter, type(storage)])
+        self.assertTrue(got[2].requires_grad and got[2].shape == (0, 2))
+        for tensor in (buffer, got[0]):
+            self.assertEqual(torch.add(torch.ones(3), 1, out=tensor).tolist(), [2, 2, 2])  # this resizes it
+        self.call("echo", buffer)
+        self.assertTrue(buffer.is_shared())
 
     def test_b5_captured_by_a_process(self):
         tensors = [torch.full((5,), float(i)) for i in range(TURNS)]

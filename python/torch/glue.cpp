@@ -332,7 +332,8 @@ template <class Impl> bool has_names(const Impl *, long)
     return false;
 }
 
-/* Whether the tensor is nothing but strided memory and requires_grad. Raises for a non-leaf that requires grad. */
+/* Whether the tensor is nothing but strided memory and requires_grad. Raises for a non-leaf that requires grad. A tensor without memory is
+ * sent without it: to move it would take the right to resize it. */
 bool is_plain(PyObject *obj)
 {
     if (!is_parameter(obj) && Py_TYPE(obj) != reinterpret_cast<PyTypeObject *>(THPVariableClass))
@@ -349,7 +350,7 @@ bool is_plain(PyObject *obj)
         if (impl->grad().defined())
             return false;
     }
-    return !has_names(impl, 0) && tensor.dim() <= SHOAL_TORCH_DIMS_MAX &&
+    return !has_names(impl, 0) && tensor.storage().nbytes() > 0 && tensor.dim() <= SHOAL_TORCH_DIMS_MAX &&
            !reinterpret_cast<THPVariable *>(obj)->backward_hooks && !has_attributes(obj);
 }
 
