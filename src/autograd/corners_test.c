@@ -199,7 +199,7 @@ START_TEST(infinite_logits)
 }
 END_TEST
 
-/* N1: a row that is skipped has no gradient; PyTorch gives NaN for the second row. */
+/* For N1: a row that is skipped has no gradient; PyTorch gives NaN for the second row. */
 START_TEST(skipped_rows)
 {
     shoal_tensor *x = shoal_reshape(DOUBLES(false, 0, 0, -INFINITY, -INFINITY, NAN, 1), SHOAL_SHAPE(3, 2));
@@ -214,7 +214,7 @@ START_TEST(skipped_rows)
 }
 END_TEST
 
-/* N1: the gradient of a copy is summed in the dtype of what was copied. */
+/* For N1: the gradient of a copy is summed in the dtype of what was copied. */
 START_TEST(gradient_of_a_copy)
 {
     shoal_tensor *x = DOUBLES(true, 7);
@@ -226,7 +226,7 @@ START_TEST(gradient_of_a_copy)
 }
 END_TEST
 
-/* N1: what gather and its like refuse, and why. */
+/* For N1: what gather and its like refuse, and why. */
 START_TEST(indices)
 {
     shoal_tensor *bytes = shoal_scoped(shoal_ones(SHOAL_U8, SHOAL_SHAPE(2, 2)));

@@ -366,7 +366,7 @@ START_TEST(a_sum_over_batches_is_refused)
 }
 END_TEST
 
-/* N2: the loss of the batch before. */
+/* For N2: the loss of the batch before. */
 START_TEST(a_loss_read_after_the_next_batch_is_refused)
 {
     if (SANITIZED) {

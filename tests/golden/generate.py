@@ -326,7 +326,7 @@ for rows, inner, outer in ((0, 3, 4), (2, 0, 4), (1, 130, 17), (7, 33, 9), (20, 
 case("linear", F.linear, n(2, 1, 2, 1, 1, 1, 2, 3), n(4, 3), n(4))
 case("matmul", torch.matmul, n(2, 1, 2, 1, 1, 1, 2, 3), n(2, 1, 3, 4))
 
-# N1: products that overflow in f32 or in f64, depending on their order; infinite gradients; tensors of nothing and without dims.
+# For N1: products that overflow in f32 or in f64, depending on their order; infinite gradients; tensors of nothing and without dims.
 WIDE = [0.0, 1e-30, 1e-160, 0.5, 3.0, 1e20, 2e38, 1e200, 1.5e308, INF, NAN]
 PAIRED = t([x for x in WIDE for _ in WIDE]), t([g for _ in WIDE for g in WIDE])
 for name, function in (("square", torch.square), ("rsqrt", torch.rsqrt), ("reciprocal", torch.reciprocal),
