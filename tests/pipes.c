@@ -243,6 +243,106 @@ START_TEST(a_parked_receiver_wakes_when_the_last_of_several_holders_goes)
 }
 END_TEST
 
+/* ---- a full pipe ---- */
+
+/* Sends until the pipe is full, and returns how many messages it holds. */
+static int fill(shoal_pipe *end, const void *bytes, size_t size)
+{
+    int count = 0;
+    shoal_err err;
+    while ((err = shoal_pipe_send_bytes(end, bytes, size, SHOAL_NOW)) == SHOAL_OK) {
+        ck_assert_int_lt(++count, 1000000);
+    }
+    ck_assert_int_eq(err, SHOAL_ETIMEDOUT);
+    return count;
+}
+
+/* Y7: a pipe holds its bound in bytes and one message more; more fits once somebody has received. */
+START_TEST(y7_a_pipe_holds_so_many_bytes)
+{
+    static char bytes[4 << 20];
+    const size_t sizes[] = {0, 8, 9, 1000, 100000, sizeof bytes};
+    for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
+        shoal_pipe *a, *b;
+        size_t size;
+        make_pipe(false, &a, &b);
+        int count = fill(b, bytes, sizes[i]);
+        size_t cost = sizes[i] <= 8 ? 16 : sizes[i] + 16;
+        ck_assert_int_ge(count, (int)(SHOAL_PIPE_BYTES / (cost + 112)));
+        ck_assert_int_le(count, (int)((SHOAL_PIPE_BYTES + 32768) / cost + 1));
+        ck_assert_err(shoal_pipe_send(b, shoal_value_int(1), SHOAL_MS(1)), SHOAL_ETIMEDOUT);
+        ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "the pipe stayed full"));
+        for (int n = 0; n < count; n++) {
+            ck_assert_ok(shoal_pipe_recv_bytes(a, bytes, sizeof bytes, SHOAL_NOW, &size));
+            ck_assert_uint_eq(size, sizes[i]);
+        }
+        ck_assert_err(shoal_pipe_poll(a, SHOAL_NOW), SHOAL_ETIMEDOUT);
+        ck_assert_int_ge(fill(b, bytes, sizes[i]) + 16384 / (int)cost + 1, count);
+        shoal_release(a);
+        shoal_release(b);
+    }
+}
+END_TEST
+
+/* A block that its sender keeps is only a handle, so many large ones fit. */
+START_TEST(y7_a_kept_block_counts_as_a_handle)
+{
+    shoal_pipe *a, *b;
+    shoal_block *block;
+    make_pipe(false, &a, &b);
+    ck_assert_ok(shoal_block_create(8 << 20, &block));
+    for (int i = 0; i < 1000; i++) {
+        ck_assert_ok(shoal_pipe_send(b, shoal_map("block", block, "no", i), SHOAL_NOW));
+    }
+    shoal_release(block);
+    shoal_release(a);
+    shoal_release(b);
+}
+END_TEST
+
+/* Sends numbered messages until the other end is closed. */
+static shoal_err send_for_ever(int rank, const shoal_value *args)
+{
+    char bytes[1000] = {0};
+    shoal_err err = SHOAL_OK;
+    if (inherited != NULL) {
+        shoal_release(inherited);
+    }
+    for (int i = 0; err == SHOAL_OK; i++) {
+        memcpy(bytes, &i, sizeof i);
+        err = shoal_pipe_send_bytes(ARG(pipe, "end"), bytes, rank == 0 ? sizeof i : sizeof bytes, LIMIT);
+    }
+    must_err(err, SHOAL_ECLOSED);
+    return SHOAL_OK;
+}
+
+/* A parked sender goes on when there is room, in order, and ends when the last receiver does. */
+START_TEST(y7_a_full_pipe_makes_its_sender_wait)
+{
+    for (int rank = 0; rank < 2; rank++) {
+        shoal_pipe *a, *b;
+        char bytes[1000];
+        size_t size;
+        make_pipe(false, &a, &b);
+        inherited = _i == 0 ? NULL : a;
+        shoal_process *p = start(_i, rank, send_for_ever, shoal_map("end", b));
+        shoal_release(b);
+        for (int i = 0; i < (rank == 0 ? 300000 : 5000); i++) {
+            int number = -1;
+            if (i % 65536 == 1000) {
+                until_parked(p);
+            }
+            ck_assert_ok(shoal_pipe_recv_bytes(a, bytes, sizeof bytes, LIMIT, &size));
+            memcpy(&number, bytes, sizeof number);
+            ck_assert_int_eq(number, i);
+        }
+        until_parked(p);
+        shoal_release(a);
+        finish(p);
+    }
+}
+END_TEST
+
 /* ---- ends sent through queues ---- */
 
 /* Gets ends from a queue and answers on each. */
@@ -290,6 +390,9 @@ static Suite *suite(void)
     tcase_add_test(tc, a_one_way_pipe_goes_from_b_to_a);
     tcase_add_test(tc, poll_tells_whether_recv_would_block);
     tcase_add_test(tc, the_last_release_of_an_end_closes_both_ways);
+    tcase_add_test(tc, y7_a_pipe_holds_so_many_bytes);
+    tcase_add_test(tc, y7_a_kept_block_counts_as_a_handle);
+    add_for_methods(tc, y7_a_full_pipe_makes_its_sender_wait);
     add_for_methods(tc, b25_values_come_back_from_another_process);
     add_for_methods(tc, recv_ends_when_the_holders_of_the_other_end_are_gone);
     add_for_methods(tc, a_parked_receiver_wakes_when_the_last_of_several_holders_goes);

@@ -15,7 +15,7 @@
  * Queues and ends of pipes are reference counted: shoal_release(queue), or shoal_queue_release and
  * shoal_pipe_release (handle.h), drop a reference. error.h explains SHOAL_EFORK.
  *
- * Python's SimpleQueue is a queue without a bound. Its JoinableQueue is a queue with task_done and join.
+ * Python's SimpleQueue is a queue with a bound in bytes. Its JoinableQueue is a queue with task_done and join.
  */
 #ifndef SHOAL_QUEUE_H
 #define SHOAL_QUEUE_H
@@ -144,7 +144,14 @@ SHOAL_MUST_USE shoal_err shoal_queue_join(shoal_queue *queue, int64_t timeout);
 
 /* Options of shoal_queue_create_with. Zero is the default of each. */
 typedef struct shoal_queue_options {
-    uint64_t bound;   /* as in shoal_queue_create */
+    uint64_t bound; /* as in shoal_queue_create */
+
+    /* A put waits while at least so many bytes are in the queue; 0: no such bound. It counts 16 bytes for a message,
+     * its contents, and the blocks that it brings because nobody else holds them. A block or tensor that its sender
+     * keeps is only a handle. A message of any size goes through. The count may be wrong by 16 KiB for each process
+     * that uses the queue. Not for acknowledged queues. */
+    uint64_t bytes;
+
     bool acknowledge; /* makes an acknowledged queue; the members below need it */
 
     /* How long a receiver may keep a message, in ns. 0 means as long as it lives, even while it is stopped. Once the
@@ -160,7 +167,8 @@ typedef struct shoal_queue_options {
 } shoal_queue_options;
 
 /* Makes a queue with options, which may be NULL. The caller owns one reference. Does not block. Thread-safe. Errors:
- * those of shoal_queue_create; SHOAL_EINVAL if lease, deliveries or rejects is set without acknowledge. */
+ * those of shoal_queue_create; SHOAL_EINVAL if lease, deliveries or rejects is set without acknowledge, or bytes is over
+ * 2^60 or set with it. */
 SHOAL_MUST_USE shoal_err shoal_queue_create_with(const shoal_queue_options *options, shoal_queue **out_queue);
 
 /* A message that this process has taken from an acknowledged queue and not finished. The library retains the queue
@@ -205,9 +213,13 @@ uint64_t shoal_queue_dropped(shoal_queue *queue);
 
 /* ---- pipes ---- */
 
+/* How much one direction of a pipe holds: more than a pipe (64 KiB) or socket (208 KiB) of the system, so that what can
+ * be sent there without being received can be sent here, too. */
+#define SHOAL_PIPE_BYTES (UINT64_C(1) << 20)
+
 /* Makes a pipe, which connects two ends. With duplex both ends send and receive; without it, a receives and b sends.
  * The caller owns one reference to each end: shoal_release. An end is a shared object and can be sent to another
- * process. A pipe has no bound. Does not block. Thread-safe. Errors: those of shoal_queue_create.
+ * process. In each direction it holds up to SHOAL_PIPE_BYTES, counted as by shoal_queue_options. Does not block. Thread-safe. Errors: those of shoal_queue_create.
  *
  * When every holder of one end has released it or died, the other end gets SHOAL_ECLOSED: a send at once, a receive
  * after all that was sent. The process that made the pipe is such a holder: it must release the end that it gave
@@ -215,9 +227,9 @@ uint64_t shoal_queue_dropped(shoal_queue *queue);
  * not use; after a plain fork() the child holds neither (SHOAL_EFORK). */
 SHOAL_MUST_USE shoal_err shoal_pipe_create(bool duplex, shoal_pipe **out_a, shoal_pipe **out_b);
 
-/* Sends a value through a pipe, and consumes it on success and on failure. Does not block, because a pipe has no
- * bound; timeout has no effect. Fails like shoal_queue_put, except for SHOAL_ETIMEDOUT. Thread-safe. Errors: also
- * SHOAL_ECLOSED if the other end is closed, and SHOAL_EINVAL if this end only receives. */
+/* Sends a value through a pipe, and consumes it on success and on failure. Blocks while the pipe is full, at most for
+ * timeout, and fails like shoal_queue_put. Thread-safe. Errors: also
+ * SHOAL_ECLOSED if the other end is closed, also while it waits, and SHOAL_EINVAL if this end only receives. */
 SHOAL_MUST_USE shoal_err shoal_pipe_send(shoal_pipe *end, shoal_value *value, int64_t timeout);
 
 /* Receives the oldest message from a pipe as a value, which the caller owns. Blocks and fails like shoal_queue_get.
@@ -225,7 +237,7 @@ SHOAL_MUST_USE shoal_err shoal_pipe_send(shoal_pipe *end, shoal_value *value, in
  * end only sends. */
 SHOAL_MUST_USE shoal_err shoal_pipe_recv(shoal_pipe *end, int64_t timeout, shoal_value **out_value);
 
-/* Sends a copy of size raw bytes through a pipe. Does not block, and fails like shoal_pipe_send. Thread-safe. */
+/* Sends a copy of size raw bytes through a pipe. Blocks and fails like shoal_pipe_send. Thread-safe. */
 SHOAL_MUST_USE shoal_err shoal_pipe_send_bytes(shoal_pipe *end, const void *bytes, size_t size, int64_t timeout);
 
 /* Receives a message of raw bytes from a pipe into the caller's buffer. Blocks and fails like shoal_queue_get_bytes.

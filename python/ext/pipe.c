@@ -75,7 +75,14 @@ static PyObject *pipe_send(PyObject *self, PyObject *const *args, Py_ssize_t nar
         shoal_value_destroy(value);
         return NULL;
     }
-    shoal_err err = shoal_pipe_send(end, value, SHOAL_FOREVER);
+    shoal_value_keep(value);
+    shoal_err err = shoal_pipe_send(end, value, SHOAL_NOW);
+    if (err == SHOAL_ETIMEDOUT) { /* the pipe is full */
+        shoal_pipe_retain(end);
+        EXT_WAIT(err, shoal_pipe_send(end, value, SHOAL_FOREVER));
+        shoal_pipe_release(end);
+    }
+    shoal_value_destroy(value);
     if (err != SHOAL_OK) {
         return send_failed(err);
     }
@@ -163,7 +170,13 @@ static PyObject *pipe_send_bytes(PyObject *self, PyObject *const *args, Py_ssize
     int done = cut(view.len, values[1], values[2], &offset, &size);
     shoal_err err = SHOAL_OK;
     if (done == 0) {
-        err = shoal_pipe_send_bytes(end, (const char *)view.buf + offset, (size_t)size, SHOAL_FOREVER);
+        const char *bytes = (const char *)view.buf + offset;
+        err = shoal_pipe_send_bytes(end, bytes, (size_t)size, SHOAL_NOW);
+        if (err == SHOAL_ETIMEDOUT) {
+            shoal_pipe_retain(end);
+            EXT_WAIT(err, shoal_pipe_send_bytes(end, bytes, (size_t)size, SHOAL_FOREVER));
+            shoal_pipe_release(end);
+        }
     }
     PyBuffer_Release(&view);
     if (done != 0) {
@@ -398,7 +411,7 @@ static PyObject *make_pipe(PyObject *module, PyObject *args)
 
 static PyMethodDef methods[] = {
     {"send", (PyCFunction)(void (*)(void))pipe_send, METH_FASTCALL | METH_KEYWORDS,
-     "send($self, obj)\n--\n\nSends a (picklable) object. Never waits: a pipe has no bound."},
+     "send($self, obj)\n--\n\nSends a (picklable) object. Waits while the pipe is full (1 MiB)."},
     {"recv", pipe_recv, METH_NOARGS,
      "recv($self, /)\n--\n\nReceives an object. Raises EOFError if the other end is closed."},
     {"send_bytes", (PyCFunction)(void (*)(void))pipe_send_bytes, METH_FASTCALL | METH_KEYWORDS,

@@ -24,16 +24,18 @@ static shoal_queue *handle_of(queue_object *self)
 
 static int read_options(PyObject *args, PyObject *kwargs, shoal_queue_options *out_options)
 {
-    static char *names[] = {"maxsize", "ctx", "acknowledge", "deliveries", "rejects", NULL};
+    static char *names[] = {"maxsize", "ctx", "acknowledge", "deliveries", "rejects", "maxbytes", NULL};
     long long bound = 0;
     PyObject *ctx = NULL, *rejects = NULL;
     int acknowledge = 0;
     unsigned int deliveries = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|L$OpIO", names, &bound, &ctx, &acknowledge, &deliveries,
-                                     &rejects)) {
+    unsigned long long bytes = 0;
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|L$OpIOK", names, &bound, &ctx, &acknowledge, &deliveries,
+                                     &rejects, &bytes)) {
         return -1;
     }
     *out_options = (shoal_queue_options){.bound = bound > 0 && bound <= LARGEST_BOUND ? (uint64_t)bound : 0,
+                                         .bytes = bytes,
                                          .acknowledge = acknowledge != 0,
                                          .deliveries = deliveries};
     if (rejects != NULL && !Py_IsNone(rejects)) {
@@ -76,13 +78,6 @@ static PyObject *put_failed(shoal_err err)
 /* Consumes the value. */
 static PyObject *put_value(shoal_queue *queue, shoal_value *value, int64_t timeout)
 {
-    if (shoal_queue_bound(queue) == 0) { /* such a put never waits */
-        shoal_err err = shoal_queue_put(queue, value, SHOAL_FOREVER);
-        if (err != SHOAL_OK) {
-            return put_failed(err);
-        }
-        Py_RETURN_NONE;
-    }
     shoal_value_keep(value);
     shoal_err err = shoal_queue_put(queue, value, SHOAL_NOW);
     if (err == SHOAL_ETIMEDOUT && timeout != SHOAL_NOW) {

@@ -15,6 +15,13 @@ from support import LONG, Case, each_method, received, run_all
 ROUNDS = 30
 
 
+def send_for_ever(sender, count):
+    send = getattr(sender, "send", None) or sender.put
+    for i in range(1 << 30):
+        count.value = i
+        send((i, bytes(1000)))
+
+
 # ---- B20 ----
 
 def payload(i, largest):
@@ -111,6 +118,44 @@ class Bounds(Case):
         go.put(None)
         child.join()
         self.assertTrue(bounded.empty())
+
+    @each_method
+    def test_y7_pipes_and_simple_queues_have_room_for_a_mebibyte(self, ctx):
+        """A fast producer filled the memory: a pipe had no bound."""
+        ends = ctx.Pipe(False)
+        simple = ctx.SimpleQueue()
+        for get, put in ((ends[0].recv, ends[1].send), (simple.get, simple.put)):
+            for i in range(10000):  # more than a pipe of the system holds
+                put(i)
+            self.assertEqual([get() for _ in range(10000)], list(range(10000)))
+        count = ctx.Value("q", 0)
+        for get, sender in ((ends[0].recv, ends[1]), (simple.get, simple)):
+            child = ctx.Process(target=send_for_ever, args=(sender, count))
+            child.start()
+            for i in range(5000):
+                self.assertEqual(get()[0], i)
+                self.assertLess(count.value - i, 1100 + 16)
+            child.kill()
+            child.join()
+
+    def test_y7_maxsize_of_a_simple_queue(self):
+        simple = support.mp.SimpleQueue(2)
+        simple.put(1)
+        simple.put(2)
+        self.assertTrue(simple.full())
+        self.assertRaises(queue.Full, simple.put, 3, timeout=0.001)
+
+    def test_y7_a_sender_that_waits_sees_the_end(self):
+        ctx = support.mp.get_context("fork")
+        reader, writer = ctx.Pipe(False)
+        child = ctx.Process(target=time.sleep, args=(LONG,))
+        child.start()
+        reader.close()
+        threading.Timer(0.2, child.kill).start()
+        with self.assertRaises(BrokenPipeError):
+            while True:
+                writer.send_bytes(bytes(1000))
+        child.join()
 
     def test_b21_shutdown_wakes_everyone(self):
         for _ in range(ROUNDS):

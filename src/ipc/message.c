@@ -69,6 +69,15 @@ shoal_err sh_message_refer(sh_ctx *c, const shoal_block *message, shoal_block *c
     return SHOAL_OK;
 }
 
+void sh_message_bring(const shoal_block *message, shoal_block *const *objects, size_t count)
+{
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; i++) {
+        bytes += objects[i]->kind == SH_KIND_DATA && sh_block_can_move(objects[i]) ? objects[i]->size : 0;
+    }
+    sh_store_relaxed(&message_of(message)->count, sh_load_relaxed(&message_of(message)->count) | (bytes / 4096) << 33);
+}
+
 shoal_err sh_message_make(sh_ctx *c, const sh_encoding *encoding, shoal_block **out_message)
 {
     shoal_block *b;

@@ -17,6 +17,9 @@ char *sh_message_room(const shoal_block *message, uint64_t count);
 /* Inside: stores references to the objects in the message. */
 shoal_err sh_message_refer(sh_ctx *c, const shoal_block *message, shoal_block *const *objects, size_t count);
 
+/* Anywhere: notes the size of those objects that nobody but the sender of the message holds: the message brings them. */
+void sh_message_bring(const shoal_block *message, shoal_block *const *objects, size_t count);
+
 /* Inside: opens handles for its objects; sh_message_objects_drop releases them. Decoding may happen in between,
  * anywhere. With move the references leave the message, unless this fails; sh_message_refer puts them back. Nobody else
  * may read the message then: the caller is its only holder (sh_block_is_sole_holder), or nobody else knows it. Without

@@ -85,9 +85,10 @@ shoal_err shoal_pipe_create(bool duplex, shoal_pipe **out_a, shoal_pipe **out_b)
     }
     shoal_queue *to_a = NULL, *to_b = NULL;
     shoal_block *a = NULL, *b = NULL;
-    shoal_err err = shoal_queue_create(0, &to_a);
+    const shoal_queue_options direction = {.bytes = SHOAL_PIPE_BYTES};
+    shoal_err err = shoal_queue_create_with(&direction, &to_a);
     if (err == SHOAL_OK && duplex) {
-        err = shoal_queue_create(0, &to_b);
+        err = shoal_queue_create_with(&direction, &to_b);
     }
     shoal_queue *const directions[] = {to_a, to_b};
     for (int i = 0; i < 2 && err == SHOAL_OK; i++) {

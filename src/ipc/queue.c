@@ -17,6 +17,7 @@
 #include <string.h>
 
 #define BOUND_MAX (UINT64_C(1) << 30)
+#define BYTES_MAX (UINT64_C(1) << 60)
 #define ORDER_UNBOUNDED 6u /* the first ring: 64 messages, 1 KiB */
 
 /* Inside: adds what an acknowledged queue needs in addition to a ring. */
@@ -41,6 +42,10 @@ static shoal_err check_options(const shoal_queue_options *o)
     if (o->bound > BOUND_MAX) {
         return sh_fail(SHOAL_EINVAL, "a queue for %llu messages: the limit is %llu", (unsigned long long)o->bound,
                        (unsigned long long)BOUND_MAX);
+    }
+    if (o->bytes > BYTES_MAX || (o->bytes != 0 && o->acknowledge)) {
+        return sh_fail(SHOAL_EINVAL, o->acknowledge ? "an acknowledged queue has no bound in bytes"
+                                                    : "the bound of a queue is more than 2^60 bytes");
     }
     if (o->lease < 0 || (!o->acknowledge && (o->lease != 0 || o->deliveries != 0 || o->rejects != NULL))) {
         return sh_fail(SHOAL_EINVAL, o->lease < 0 ? "the lease of a queue is negative"
@@ -70,6 +75,7 @@ shoal_err shoal_queue_create_with(const shoal_queue_options *options, shoal_queu
     if (err == SHOAL_OK) {
         sh_block_become(q, SH_KIND_QUEUE);
         sh_store_relaxed(&sh_queue_shm_of(q)->bound, o.bound);
+        sh_store_relaxed(&sh_queue_shm_of(q)->most_bytes, o.bytes);
         err = sh_block_new(c, sh_class_of(sh_ring_bytes(order)), sh_ring_bytes(order), &ring);
     }
     if (err == SHOAL_OK) {
@@ -134,6 +140,7 @@ static shoal_err put_message(shoal_block *q, const shoal_value *value, int64_t t
     sh_ctx *c = sh_enter_held();
     err = c == NULL ? shoal_last_error() : sh_message_new(c, e.object_count, e.size, false, &message);
     if (err == SHOAL_OK && e.object_count > 0) {
+        sh_message_bring(message, e.objects, e.object_count);
         err = sh_message_refer(c, message, e.objects, e.object_count);
     }
     if (c != NULL) {

@@ -10,6 +10,7 @@
 #include "ipc/watch.h"
 #include "shm/waits.h"
 
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -215,8 +216,81 @@ shoal_err sh_queue_put_once(sh_ctx *c, shoal_block *q, sh_entry_kind kind, const
     }
 }
 
+static int64_t waiting_bytes(const sh_queue_shm *shm)
+{
+    return (int64_t)(sh_load_seq_cst(&shm->put_bytes) - sh_load_seq_cst(&shm->taken_bytes));
+}
+
+static bool has_space(const sh_queue_shm *shm)
+{
+    uint64_t most = sh_load_relaxed(&shm->most_bytes);
+    return most == 0 || waiting_bytes(shm) < (int64_t)most;
+}
+
+uint64_t sh_queue_cost_of_message(const char *data, uint64_t size)
+{
+    uint64_t more =
+        size >= sizeof(sh_message_shm) ? sh_load_relaxed(&((sh_message_shm *)(uintptr_t)data)->count) >> 33 : 0;
+    return SH_QUEUE_ENTRY_COST + size + more * 4096;
+}
+
+/* Inside: returns what the messages cost that are in the rings now. They may come and go meanwhile. */
+static uint64_t cost_of_rings(shoal_block *q)
+{
+    const sh_queue_view *v = sh_queue_view_of(q);
+    uint64_t sum = 0;
+    for (uint32_t n = sh_load_relaxed(&v->get); n < sh_load_relaxed(&v->count); n++) {
+        const sh_ring *ring = &v->rings[n];
+        uint64_t end = sh_ring_puts(ring);
+        for (uint64_t i = sh_ring_takes(ring); i < end; i++) {
+            const sh_a128 *entry = sh_ring_entry(ring, i);
+            uint64_t state = sh_load_acquire(&entry->lo), word = sh_load_acquire(&entry->hi);
+            sh_found f;
+            bool message = sh_entry_kind_of(state) == SH_ENTRY_MESSAGE && sh_heap_find(sh_ref_id(word), &f);
+            sum += message ? sh_queue_cost_of_message(f.data, f.size) : SH_QUEUE_ENTRY_COST;
+        }
+    }
+    return sum;
+}
+
+/* Inside: returns whether the bound in bytes allows another message. waited: a wait for room has ended, so if there is
+ * still none the counts may be wrong. */
+static bool admit(shoal_block *q, bool waited)
+{
+    sh_queue_view *v = sh_queue_view_of(q);
+    sh_queue_shm *shm = sh_queue_shm_of(q);
+    if (v->put_bytes < SH_QUEUE_STEP && !v->full) {
+        return true;
+    }
+    sh_add_acq_rel(&shm->put_bytes, v->put_bytes);
+    v->put_bytes = 0;
+    int64_t waiting = waiting_bytes(shm), most = (int64_t)sh_load_relaxed(&shm->most_bytes);
+    if ((waiting >= most && waited) || waiting < -most) {
+        uint64_t taken = sh_load_acquire(&shm->taken_bytes);
+        uint64_t right = sh_load_acquire(&shm->put_bytes) - cost_of_rings(q);
+        (void)sh_cas_acq_rel(&shm->taken_bytes, &taken, right); /* if another process was faster, look again later */
+    }
+    v->full = !has_space(shm) && !sh_queue_is_closed(q);
+    return !v->full;
+}
+
+void sh_queue_add_taken(const shoal_block *q, bool all)
+{
+    sh_queue_view *v = sh_queue_view_of(q);
+    sh_queue_shm *shm = sh_queue_shm_of(q);
+    sh_add_acq_rel(&shm->taken_bytes, v->taken_bytes);
+    sh_fence_seq_cst(); /* before the load in sh_gate_wake */
+    v->taken_bytes = 0;
+    if (all || waiting_bytes(shm) <= (int64_t)(sh_load_relaxed(&shm->most_bytes) / 4 * 3)) {
+        sh_gate_wake(&shm->not_full, INT_MAX);
+    }
+}
+
 static bool has_room(shoal_block *q)
 {
+    if (!has_space(sh_queue_shm_of(q))) {
+        return sh_queue_is_closed(q);
+    }
     const sh_ring *ring = &sh_queue_view_of(q)->rings[sh_load_acquire(&sh_queue_view_of(q)->put)];
     uint64_t bound = sh_load_relaxed(&sh_queue_shm_of(q)->bound);
     return bound == 0 || sh_ring_puts(ring) - sh_ring_takes(ring) < bound || sh_queue_is_closed(q);
@@ -287,8 +361,12 @@ shoal_err sh_queue_put_word(shoal_block *q, const sh_put *r, int64_t timeout)
             return shoal_last_error();
         }
         shoal_err err = sh_queue_prepare(q, "shoal_queue_put");
-        if (err == SHOAL_OK) {
+        bool counted = err == SHOAL_OK && sh_load_relaxed(&sh_queue_shm_of(q)->most_bytes) != 0;
+        full = counted && !admit(q, waiting);
+        if (err == SHOAL_OK && !full) {
+            uint64_t cost = sh_queue_cost(r->kind, r->given);
             err = put_once(c, q, r, &full);
+            sh_queue_view_of(q)->put_bytes += counted && err == SHOAL_OK && !full ? cost : 0;
         }
         if (err == SHOAL_OK && !full && r->given != NULL) {
             sh_block_unref(c, r->given); /* before sh_leave: no other thread may find a handle that holds nothing */
@@ -309,7 +387,9 @@ shoal_err sh_queue_put_word(shoal_block *q, const sh_put *r, int64_t timeout)
             sh_wait_init(&wait, timeout, SH_SLICE_LONG, &sh_queue_shm_of(q)->not_full);
         }
         if (timeout <= SHOAL_NOW || !sh_queue_wait(q, &wait, has_room, &sh_queue_shm_of(q)->not_full)) {
-            return sh_fail_waiting(timeout, "the queue stayed full");
+            return sh_fail_waiting(timeout, sh_load_relaxed(&sh_queue_shm_of(q)->of_pipe) != 0
+                                                ? "the pipe stayed full"
+                                                : "the queue stayed full");
         }
     }
 }
@@ -488,6 +568,11 @@ shoal_err sh_queue_get_word(shoal_block *q, sh_want wanted, size_t capacity, int
         if (err == SHOAL_OK) {
             err = try_get(c, q, wanted, capacity, out, out_size, &empty);
         }
+        if (err == SHOAL_OK && !empty) {
+            sh_queue_wake_putter(q, sh_queue_cost(out->kind, out->block));
+        } else if (err == SHOAL_OK && sh_queue_view_of(q)->taken_bytes > 0) {
+            sh_queue_add_taken(q, true);
+        }
         sh_leave();
         if (err != SHOAL_OK) {
             if (waiting) {
@@ -496,7 +581,6 @@ shoal_err sh_queue_get_word(shoal_block *q, sh_want wanted, size_t capacity, int
             return err;
         }
         if (!empty) {
-            sh_queue_wake_putter(q);
             sh_watch_got(sh_queue_view_of(q));
             return SHOAL_OK;
         }

@@ -41,6 +41,11 @@ typedef struct sh_queue_view {
     sh_owner pending_owner;
     sh_taken pending[SH_PENDING_MAX];
 
+    /* Bytes that this process put and took, and that are not yet in put_bytes and taken_bytes of the queue. Used like
+     * mood. */
+    uint64_t put_bytes, taken_bytes;
+    bool full; /* the last look found too many bytes in the queue: look again before the next put */
+
     sh_a32 watch; /* index among the watched queues + 1; 0: nobody asked for an fd (watch.c) */
 
     /* For an acknowledged queue: its tables, in the same way as the rings; the number of the entry that this process

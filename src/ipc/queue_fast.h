@@ -16,13 +16,19 @@ static inline bool sh_queue_is_fast(const shoal_block *queue)
 static inline __attribute__((always_inline)) bool sh_queue_put_fast(shoal_block *queue, sh_entry_kind kind,
                                                                     sh_transfer t)
 {
-    const sh_queue_view *v = sh_queue_view_of(queue);
+    sh_queue_view *v = sh_queue_view_of(queue);
     const sh_ring *ring = &v->rings[sh_load_relaxed(&v->put)];
     sh_queue_shm *shm = sh_queue_shm_of(queue);
+    if (v->put_bytes >= SH_QUEUE_STEP || v->full) { /* the queue may be full */
+        return false;
+    }
     if (sh_load_acquire(&shm->flags) != 0 || /* closed, or acknowledged: those take no plain words */
         sh_ring_put_at(&sh_the_world.self, ring, sh_load_acquire(&ring->shm->tail.hint), kind, t.word, t.cell, t.value,
                        sh_load_relaxed(&shm->bound), queue->id) != SH_RING_DONE) {
         return false;
+    }
+    if (sh_load_relaxed(&shm->most_bytes) != 0) {
+        v->put_bytes += SH_QUEUE_ENTRY_COST;
     }
     sh_queue_wake_getter(queue);
     return true;
@@ -81,7 +87,7 @@ static inline bool sh_queue_take_fast(const shoal_block *queue, const sh_ring *r
     if (!sh_queue_take(&sh_the_world.self, queue, ring, peek, block, value)) {
         return false;
     }
-    sh_queue_wake_putter(queue);
+    sh_queue_wake_putter(queue, SH_QUEUE_ENTRY_COST);
     return true;
 }
 

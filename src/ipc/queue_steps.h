@@ -38,14 +38,48 @@ static inline void sh_queue_wake_getter(const shoal_block *queue)
     sh_gate_wake(&sh_queue_shm_of(queue)->not_empty, 1);
 }
 
-/* After a take: wakes one process that waits for room, which only happens if the queue has a bound. The CAS in the ring
- * was the full barrier, as above. */
-static inline void sh_queue_wake_putter(const shoal_block *queue)
+/* The bound in bytes of a pipe or a SimpleQueue
+ *
+ * A put waits while put_bytes - taken_bytes >= most_bytes. So what waits is at most the bound and one message, and a
+ * message of any size goes through. A message costs its entry in the ring, its block, and the blocks that came with it
+ * because nobody else holds them; a block or tensor that its sender keeps is only a handle. To keep both counts off the
+ * way of small messages, each process adds what it put and took in steps of SH_QUEUE_STEP.
+ *
+ * death: what a process did not add dies with it; so both counts drift, and a forked child adds its parent's again. So
+ * a put that has waited in vain counts what is in the rings and corrects taken_bytes (queue_core.c): a drift delays a
+ * put, but never blocks it for good. A drift in the other direction is corrected once it exceeds the bound. */
+#define SH_QUEUE_STEP UINT64_C(16384)
+#define SH_QUEUE_ENTRY_COST 16u
+
+/* Returns what a message costs. block is that of a MESSAGE; in a foreign process's hands it may change meanwhile, which
+ * only makes the counts wrong. */
+uint64_t sh_queue_cost_of_message(const char *data, uint64_t size);
+
+static inline uint64_t sh_queue_cost(sh_entry_kind kind, const shoal_block *block)
+{
+    return kind == SH_ENTRY_MESSAGE && block != NULL ? sh_queue_cost_of_message(block->data, block->size)
+                                                     : SH_QUEUE_ENTRY_COST;
+}
+
+/* Inside: adds what this process took, and wakes those that wait for room once a quarter of the bound is free, or in any
+ * case if all. */
+void sh_queue_add_taken(const shoal_block *queue, bool all);
+
+/* Inside, after a take: wakes one process that waits for room, which only happens if the queue has a bound. The CAS in
+ * the ring was the full barrier, as above. */
+static inline void sh_queue_wake_putter(const shoal_block *queue, uint64_t cost)
 {
     sh_queue_shm *shm = sh_queue_shm_of(queue);
     if (sh_load_relaxed(&shm->bound) != 0) {
         SH_DEATH("queue.get.before_wake"); /* death: the same */
         sh_gate_wake(&shm->not_full, 1);
+    }
+    if (sh_load_relaxed(&shm->most_bytes) != 0) {
+        sh_queue_view *v = sh_queue_view_of(queue);
+        v->taken_bytes += cost;
+        if (v->taken_bytes >= SH_QUEUE_STEP) {
+            sh_queue_add_taken(queue, false);
+        }
     }
 }
 

@@ -23,7 +23,7 @@ typedef struct sh_cells_shm {
  * afterwards. */
 typedef struct sh_message_shm {
     sh_a64 destroy[2];
-    sh_a64 count; /* number of references | 2^32 * flags */
+    sh_a64 count; /* number of references | 2^32 * flags | 2^33 * (size of the blocks that came with it, in 4 KiB) */
     sh_a64 size;  /* of the bytes */
     sh_a64 references[];
 } sh_message_shm;
@@ -81,8 +81,9 @@ static inline sh_entry_kind sh_entry_kind_of(uint64_t state)
 }
 
 /* A queue. Synchronisation: written once, before other processes can see it: rings (the first ring), deliveries (the
- * first table) and rejects (a queue), both 0 unless it is acknowledged; of_pipe, bound, lease, most. flags: or-ed.
- * done: task_done, upward by compare-and-swap. due, retry_at: deliveries.h. dropped: a statistic. gates: park.h. */
+ * first table) and rejects (a queue), both 0 unless it is acknowledged; of_pipe, bound, most_bytes, lease, most. flags:
+ * or-ed. put_bytes, taken_bytes: upward, by whoever puts and takes; taken_bytes may also be corrected. done: task_done,
+ * upward by compare-and-swap. due, retry_at: deliveries.h. dropped: a statistic. gates: park.h. */
 typedef struct sh_queue_shm {
     sh_a64 destroy[2];
     sh_a64 rings;
@@ -101,6 +102,7 @@ typedef struct sh_queue_shm {
     sh_a64 lease;    /* ns; 0: none */
     sh_a64 most;     /* the limit of deliveries of one message; 0: none */
     sh_a64 dropped;
+    sh_a64 most_bytes, put_bytes, taken_bytes; /* ipc/queue_steps.h */
 } sh_queue_shm;
 
 #define SH_QUEUE_CLOSED 1u

@@ -71,10 +71,10 @@ class BaseContext(_standard_context.BaseContext):
         from .queues import JoinableQueue
         return JoinableQueue(maxsize, ctx=self.get_context())
 
-    def SimpleQueue(self):
+    def SimpleQueue(self, maxsize=0):
         """Returns a queue with only get(), put(), empty() and close()."""
         from .queues import SimpleQueue
-        return SimpleQueue(ctx=self.get_context())
+        return SimpleQueue(maxsize, ctx=self.get_context())
 
     def Pool(self, processes=None, initializer=None, initargs=(), maxtasksperchild=None, *, retries=0):
         """Returns a pool of processes. A task whose worker dies is run again, up to `retries` times."""

@@ -39,7 +39,7 @@ class BaseContext(_standard.BaseContext):
     def Semaphore(self, value: int = 1) -> synchronize.Semaphore: ...  # type: ignore[override]
     def Queue(self, maxsize: int = 0) -> queues.Queue[Any]: ...  # type: ignore[override]
     def JoinableQueue(self, maxsize: int = 0) -> queues.JoinableQueue[Any]: ...  # type: ignore[override]
-    def SimpleQueue(self) -> queues.SimpleQueue[Any]: ...  # type: ignore[override]
+    def SimpleQueue(self, maxsize: int = 0) -> queues.SimpleQueue[Any]: ...  # type: ignore[override]
     def Pool(
         self,
         processes: int | None = None,

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 __all__ = ["AcknowledgedQueue", "JoinableQueue", "Queue", "SimpleQueue"]
 
 
+PIPE_BYTES = 1 << 20  # as SHOAL_PIPE_BYTES in shoal/queue.h
+
+
 class Queue(_shoal.Queue):
     """A queue for any number of producers and consumers. maxsize 0 means no bound."""
 
@@ -145,10 +148,10 @@ class AcknowledgedQueue(Queue):
 
 
 class SimpleQueue(_shoal.Queue):
-    """A queue without a bound and without timeouts."""
+    """A queue without timeouts. Like a pipe it holds up to 1 MiB, and at most maxsize objects if that is not 0: then a put waits."""
 
-    def __init__(self, *, ctx: Any = None) -> None:
-        super().__init__()
+    def __init__(self, maxsize: int = 0, *, ctx: Any = None) -> None:
+        super().__init__(maxsize, maxbytes=PIPE_BYTES)
 
     def close(self) -> None:
         """Drops this process's reference. Other processes can still use the queue."""
