@@ -282,6 +282,141 @@ def loader(mp):
     return statistics.median(rates), "1/s"
 
 
+# ---- round trips, on idle cores and with a busy loop on each core ----
+
+def answer_pipe(there, back):
+    while (message := there.recv()) != NOTHING:
+        back.send(message)
+
+
+def answer_queue(there, back):
+    while (message := there.get()) != NOTHING:
+        back.put(message)
+
+
+def burn():
+    while True:
+        pass
+
+
+class BusyCores:
+    """Keeps each core of this process busy, with a process that has the same priority."""
+
+    def __enter__(self):
+        from multiprocessing import get_context
+
+        self.loops = [get_context("fork").Process(target=burn) for _ in os.sched_getaffinity(0)]
+        for loop in self.loops:
+            loop.start()
+
+    def __exit__(self, *_):
+        for loop in self.loops:
+            loop.kill()
+            loop.join()
+
+
+def trips(mp, kind, children):
+    """A number of ints to each of the children and back; all are sent before the first is received."""
+    links, started = [], []
+    for _ in range(children):
+        if kind == "Pipe":
+            ours, theirs = mp.Pipe()
+            links.append((ours.send, ours.recv))
+            started.append(mp.Process(target=answer_pipe, args=(theirs, theirs)))
+        else:
+            there, back = getattr(mp, kind)(), getattr(mp, kind)()
+            links.append((there.put, back.get))
+            started.append(mp.Process(target=answer_queue, args=(there, back)))
+        started[-1].start()
+
+    def go(message):
+        for send, _ in links:
+            send(message)
+        return [receive() for _, receive in links]
+
+    require([go(i) for i in range(300)] == [[i] * children for i in range(300)], "the answers")
+    end, count, begun = time.perf_counter() + 1.5, 0, time.perf_counter()
+    while time.perf_counter() < end:  # the mean: a median would hide the time slices of others
+        for _ in range(20):
+            go(1)
+        count += 20
+    value = (time.perf_counter() - begun) / count * 1e6
+    for send, _ in links:
+        send(NOTHING)
+    for child in started:
+        child.join()
+    return value, "us"
+
+
+def trip_case(name, kind, children, busy):
+    def case(mp):
+        if not busy:
+            return trips(mp, kind, children)
+        with BusyCores():
+            return trips(mp, kind, children)
+
+    case.__name__ = name
+    return case
+
+
+TRIPS = [trip_case(f"{name}_trip{'' if children == 1 else f'_{children}'}{'_busy' if busy else ''}", kind, children, busy)
+         for name, kind, children in (("pipe", "Pipe", 1), ("queue", "Queue", 1), ("simple", "SimpleQueue", 1), ("pipe", "Pipe", 8))
+         for busy in (False, True)]
+
+
+# ---- plain containers ----
+
+def container_case(name, make):
+    def case(mp):
+        """Puts a container into a queue and takes it again, in one process."""
+        queue, message = mp.Queue(), make()
+        queue.put(message)
+        require(queue.get() == message, "the container")
+        repeats = max(5, 20000 // len(message))
+
+        def there_and_back():
+            for _ in range(repeats):
+                queue.put(message)
+                queue.get()
+
+        return warm_seconds(there_and_back, repeats) * 1e6, "us"
+
+    case.__name__ = name
+    return case
+
+
+CONTAINERS = [container_case(f"{kind}_{size}", make) for size in (10, 100, 1000, 10000) for kind, make in (
+    ("dict", lambda size=size: {f"key{i}": i for i in range(size)}), ("list", lambda size=size: list(range(size))))]
+
+
+# ---- Gymnasium ----
+
+def vector_case(name, count, shared):
+    def case(mp):
+        """Steps of a vector of CartPole environments, each in a process, of Gymnasium from PyPI."""
+        import gymnasium
+        from gymnasium.vector import async_vector_env
+
+        async_vector_env.multiprocessing = sys.modules[mp.__module__.rpartition(".")[0]]  # its import changed, nothing else
+        envs = async_vector_env.AsyncVectorEnv([lambda: gymnasium.make("CartPole-v1")] * count, shared_memory=shared, context="fork")
+        envs.reset(seed=1)
+        actions = envs.action_space.sample()
+
+        def steps():
+            for _ in range(100):
+                require(envs.step(actions)[0].shape == (count, 4), "the observations")
+
+        value = 1 / warm_seconds(steps, 100)
+        envs.close()
+        return value, "1/s"
+
+    case.__name__ = name
+    return case
+
+
+VECTORS = [vector_case(f"gym_{count}{'_shared' if shared else ''}", count, shared) for count in (2, 4, 8) for shared in (False, True)]
+
+
 def nothing():
     pass
 
@@ -302,7 +437,8 @@ def spawn_4(mp):
 
 
 CASES = {case.__name__: case for case in (
-    torch_tensor, numpy_array, ints, torch_dict, lock_pair, lock_with, barrier, pool_map, loader, spawn_4)}
+    torch_tensor, numpy_array, ints, torch_dict, lock_pair, lock_with, barrier, pool_map, loader, spawn_4, *TRIPS, *CONTAINERS,
+    *VECTORS)}
 
 
 def main():
