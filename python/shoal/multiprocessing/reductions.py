@@ -1,6 +1,12 @@
-"""torch's own: importing it gives torch.multiprocessing.reductions. What is registered there is known to our queues, too."""
+"""torch's own: importing it gives torch.multiprocessing.reductions. What is registered there is known to our queues, too.
+Without torch this module is empty."""
 import sys
 
-import torch.multiprocessing.reductions
+__all__ = ()
 
-sys.modules[__name__] = torch.multiprocessing.reductions
+try:
+    import torch.multiprocessing.reductions
+
+    sys.modules[__name__] = torch.multiprocessing.reductions
+except ModuleNotFoundError:
+    pass

@@ -1,6 +1,8 @@
 """torch's functions for the name of a thread, as ps and top show it."""
 from __future__ import annotations
 
+__all__ = ["_get_thread_name", "_set_thread_name"]
+
 _FILE = "/proc/thread-self/comm"
 
 
