@@ -35,7 +35,7 @@ class _Finder:
             return None
         import importlib.util
 
-        sys.meta_path.remove(self)  # type: ignore[arg-type]
+        sys.meta_path.remove(self)
         spec = importlib.util.find_spec("torch")
         if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
@@ -44,5 +44,5 @@ class _Finder:
                 execute(module)
                 _prepare_now()
 
-            spec.loader.exec_module = exec_module  # type: ignore[method-assign]
+            setattr(spec.loader, "exec_module", exec_module)
         return spec
