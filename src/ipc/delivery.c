@@ -279,7 +279,7 @@ static shoal_err leave_out(sh_delivery *d, uint64_t after)
     return SHOAL_OK;
 }
 
-/* Inside: ends this process's delivery. */
+/* Inside: ends this process's delivery: its message is done. */
 static shoal_err finish(sh_ctx *c, const shoal_block *q, sh_delivery *d)
 {
     shoal_err err = leave_out(d, sh_delivery_state(d->state, SH_DELIVERY_FINISHING, sh_delivery_owner_of(d->state)));
@@ -290,6 +290,7 @@ static shoal_err finish(sh_ctx *c, const shoal_block *q, sh_delivery *d)
     return err;
 }
 
+/* Inside: ends this process's delivery: its message goes to the next receiver. */
 static shoal_err give_back(const shoal_block *q, sh_delivery *d)
 {
     shoal_err err = leave_out(d, sh_delivery_state(d->state, SH_DELIVERY_RETURNED, 0));
@@ -403,7 +404,7 @@ static sh_receipt_key key_of(const shoal_delivery *d)
     return (sh_receipt_key){.place = d->number, .serial = d->state};
 }
 
-/* Takes the receipt of a delivery. *out_ended: there is none. */
+/* Takes the receipt of a delivery, if it has not ended. */
 static shoal_err take_receipt(shoal_delivery *delivery, const char *what, sh_receipt *out)
 {
     if (delivery->queue == NULL || !sh_receipt_take(key_of(delivery), out)) {
