@@ -584,7 +584,8 @@ bool sh_queue_ready(shoal_queue *queue)
     if (c == NULL) {
         return true; /* a get would return at once, with an error */
     }
-    bool ready = sh_queue_prepare(q, "wait") != SHOAL_OK || sh_queue_is_ready(q);
+    bool ready = sh_queue_prepare(q, "wait") != SHOAL_OK ||
+                 (sh_queue_is_acknowledged(q) && sh_deliveries_open(q) != SHOAL_OK) || sh_queue_is_ready(q);
     sh_leave();
     return ready;
 }

@@ -461,6 +461,9 @@ shoal_err sh_queue_watch(shoal_queue *queue, const char *call, int *out_fd)
         return shoal_last_error();
     }
     shoal_err err = sh_queue_prepare(q, call);
+    if (err == SHOAL_OK && sh_queue_is_acknowledged(q)) {
+        err = sh_deliveries_open(q);
+    }
     if (err == SHOAL_OK) {
         q->let_go = let_go;
     }
