@@ -429,7 +429,8 @@ static PyMethodDef methods[] = {
     {"numpy", tensor_numpy, METH_NOARGS,
      "numpy($self)\n--\n\nReturns a numpy array over the same memory. numpy has no bf16: it gets uint16, the bits."},
     {"torch", tensor_torch, METH_NOARGS,
-     "torch($self)\n--\n\nReturns a torch tensor over the same memory, which is moved into the shared heap first. Either "
+     "torch($self)\n--\n\nReturns a torch tensor over the same memory, which is moved into the shared heap first. "
+     "Either "
      "of them can be sent. If numpy() or a memoryview has the address of private memory, it stays private; then a put "
      "of the torch tensor moves that to memory of its own: share() the tensor first."},
     {"__dlpack__", (PyCFunction)(void (*)(void))tensor_dlpack, METH_VARARGS | METH_KEYWORDS,

@@ -200,8 +200,7 @@ BlockReference block_around(c10::StorageImpl *impl)
 {
     BlockReference reference(nullptr);
     char *data = static_cast<char *>(impl->data_ptr().get());
-    if (impl->resizable() || impl->nbytes() == 0 || !data ||
-        shoal_block_find(data, &reference.block) != SHOAL_OK)
+    if (impl->resizable() || impl->nbytes() == 0 || !data || shoal_block_find(data, &reference.block) != SHOAL_OK)
         return reference;
     char *end = static_cast<char *>(shoal_block_data(reference.block)) + shoal_block_size(reference.block);
     bool fits = impl->nbytes() <= static_cast<size_t>(end - data);
