@@ -3,16 +3,23 @@
 #include "ext.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- lists and statistics ---- */
 
+/* The texts come from worlds of other programs, which may be damaged or of another version. */
+static PyObject *text(const char *bytes)
+{
+    return PyUnicode_DecodeUTF8(bytes, (Py_ssize_t)strlen(bytes), "replace");
+}
+
 static PyObject *entry_dict(const shoal_ps_entry *e)
 {
-    return Py_BuildValue("{s:s,s:K,s:K,s:K,s:i,s:I,s:s,s:s,s:s,s:K,s:K}", "world", e->world, "world_used",
+    return Py_BuildValue("{s:N,s:K,s:K,s:K,s:i,s:I,s:N,s:N,s:N,s:K,s:K}", "world", text(e->world), "world_used",
                          (unsigned long long)e->world_used, "world_limit", (unsigned long long)e->world_limit,
                          "world_recovered", (unsigned long long)e->world_recovered, "pid", (int)e->pid, "slot",
-                         (unsigned)e->slot, "name", e->name, "state", e->state, "doing", e->doing, "references",
-                         (unsigned long long)e->references, "cached", (unsigned long long)e->cached);
+                         (unsigned)e->slot, "name", text(e->name), "state", text(e->state), "doing", text(e->doing),
+                         "references", (unsigned long long)e->references, "cached", (unsigned long long)e->cached);
 }
 
 static bool add_entry(const shoal_ps_entry *entry, void *list)

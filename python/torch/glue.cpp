@@ -22,6 +22,8 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/InferenceMode.h>
 
+#include <malloc.h>
+
 #include <cstring>
 #include <typeinfo>
 
@@ -229,6 +231,20 @@ BlockMemory *hold(const c10::Storage &storage, BlockReference &reference)
     return memory;
 }
 
+constexpr size_t TRIM_BYTES = size_t{32} << 20; /* a trim takes a fraction of the time that moving so many bytes does */
+
+/* Gives freed memory back to the system from time to time. malloc keeps blocks of some MiB in its arenas, so a program
+ * that shares a data set would hold it twice. */
+void note_freed(size_t size)
+{
+    static size_t freed; /* under the interpreter's lock */
+    freed += size;
+    if (freed >= TRIM_BYTES) {
+        freed = 0;
+        malloc_trim(0);
+    }
+}
+
 /* Copies private memory into a new block, which becomes the memory of the storage.
  *
  * A storage that was moved cannot be resized, and memory that a numpy array and the tensor had in common is no longer
@@ -252,10 +268,14 @@ BlockMemory *move_to_heap(const c10::Storage &storage)
     bool keep = is_pinned(impl) || (!impl->resizable() && is_torchs_own(impl));
     cache.remember(memory->id(), storage, memory);
     c10::DataPtr before = impl->set_data_ptr(std::move(pointer));
-    if (keep)
-        memory->before = std::move(before);
     impl->set_resizable(false);
     impl->set_allocator(nullptr);
+    if (keep) {
+        memory->before = std::move(before);
+    } else {
+        before.clear();
+        note_freed(size);
+    }
     return memory;
 }
 
