@@ -174,6 +174,15 @@ class SharedByTorch(unittest.TestCase):
                              [identity] * 3, way)
             self.assertIs(type(got), torch.nn.Parameter)
 
+    def test_y1_without_an_array(self):
+        """Making an array changes a storage, and must not be what protects it."""
+        for way in WAYS:
+            tensor, queue = way(torch.zeros(3)), mp.Queue()
+            where = tensor.data_ptr()
+            queue.put(tensor)
+            self.assertTrue(same_memory(queue.get(timeout=SECONDS), tensor), way)
+            self.assertEqual(tensor.data_ptr(), where, way)
+
     def test_share_leaves_it(self):
         where = addresses(self.parameters)
         shoal.share(self.parameters)

@@ -180,12 +180,13 @@ PyObject *call_extension(const char *function, unsigned long long argument)
 bool is_shared_by_torch(const c10::Storage &storage)
 {
     const c10::StorageImpl *impl = storage.unsafeGetStorageImpl();
-    if (impl->resizable() || !impl->data_ptr().get_deleter() || heap_memory(impl))
+    if (heap_memory(impl) || !impl->data_ptr().get_deleter())
         return false;
     if (at::MapAllocator::fromDataPtr(impl->data_ptr()))
-        return true;
-    /* A map with a file name belongs to a library of torch without headers. Its deleter is not known, but only such
-     * storages are neither torch's own nor made from a pointer; so Python is asked. */
+        return true; /* newer versions of torch leave such a storage resizable, so that says nothing */
+    if (is_torchs_own(storage.unsafeGetStorageImpl()))
+        return false;
+    /* A map with a file name belongs to a library of torch without headers, so Python is asked. */
     PyObject *bytes = THPVariable_Wrap(bytes_of(storage));
     PyObject *shared = bytes ? PyObject_CallMethod(bytes, "is_shared", nullptr) : nullptr;
     Py_XDECREF(bytes);
@@ -202,7 +203,7 @@ BlockReference block_around(c10::StorageImpl *impl)
 {
     BlockReference reference(nullptr);
     char *data = static_cast<char *>(impl->data_ptr().get());
-    if (impl->resizable() || impl->nbytes() == 0 || !data || shoal_block_find(data, &reference.block) != SHOAL_OK)
+    if (is_torchs_own(impl) || impl->nbytes() == 0 || !data || shoal_block_find(data, &reference.block) != SHOAL_OK)
         return reference;
     char *end = static_cast<char *>(shoal_block_data(reference.block)) + shoal_block_size(reference.block);
     bool fits = impl->nbytes() <= static_cast<size_t>(end - data);
