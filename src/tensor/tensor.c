@@ -107,16 +107,16 @@ shoal_tensor *shoal_tensor_retain(shoal_tensor *t)
     return t;
 }
 
+__attribute__((cold, noinline)) static void report_second_release(void)
+{
+    sh_log("shoal_tensor_release: the tensor was released before; this call does nothing");
+}
+
 void shoal_tensor_release(shoal_tensor *t)
 {
-    if (!t) {
-        return;
-    }
-    if (sh_tensor_is_released(t)) {
-        sh_log("shoal_tensor_release: the tensor was released before; this call does nothing");
-        return;
-    }
-    if (sh_count_down(&t->refs)) {
+    if (t && sh_tensor_is_released(t)) {
+        report_second_release();
+    } else if (t && sh_count_down(&t->refs)) {
         destroy(t);
     }
 }

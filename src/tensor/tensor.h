@@ -66,7 +66,7 @@ static inline bool sh_tensor_is_released(const shoal_tensor *t)
 }
 
 /* Reports that a call got a released tensor. Returns SHOAL_ESTATE. */
-shoal_err sh_released_error(const char *call);
+__attribute__((cold)) shoal_err sh_released_error(const char *call);
 
 /* SH_NEED and SH_NEED_OR_NULL for a tensor, which must not be released either. */
 #define SH_NEED_TENSOR(t)                                                                                              \
