@@ -257,7 +257,7 @@ static int fill(shoal_pipe *end, const void *bytes, size_t size)
     return count;
 }
 
-/* Y7: a pipe holds its bound in bytes and one message more; more fits once somebody has received. */
+/* A pipe holds its bound in bytes and one message more; more fits once somebody has received. */
 START_TEST(y7_a_pipe_holds_so_many_bytes)
 {
     static char bytes[4 << 20];

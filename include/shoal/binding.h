@@ -1,8 +1,8 @@
 /* For bindings to other languages: children that run another program, forks that return in both processes, and blocks by
  * address and by number.
  *
- * Bindings also use interrupt.h (waits that a signal ends), message.h (messages that are written in place), and the
- * file descriptors of queue.h.
+ * Bindings also use interrupt.h (waits that a signal ends), message.h (messages that are written in place), packed
+ * values (value.h), and the file descriptors of queue.h.
  */
 #ifndef SHOAL_BINDING_H
 #define SHOAL_BINDING_H
@@ -100,21 +100,6 @@ int32_t shoal_fork_server_pid(void);
  * server starts another. Blocks until they have ended, usually some milliseconds; SIGKILL ends one that has not after 5
  * seconds. Thread-safe. Never changes the last error. */
 void shoal_fork_server_stop(void);
-
-/* Makes a value of MessagePack bytes that the binding wrote: one list or map, as shoal_value_list and shoal_value_map
- * would be sent, without shared objects. A foreign value is extension type 2, with its tag in four bytes, little endian,
- * before its bytes. Such a value can only be copied, kept, destroyed, sent, and added to a list or map. The receiver
- * checks the bytes: others are SHOAL_ECORRUPT there. Copies the bytes. The caller owns the value. Does not block.
- * Thread-safe. Returns NULL and sets SHOAL_EINVAL if there are no bytes, or SHOAL_ENOMEM. */
-shoal_value *shoal_value_packed(const void *bytes, size_t size);
-
-/* Returns the bytes of such a value, borrowed from it, and their number; NULL, without an error, for any other value. */
-const void *shoal_value_as_packed(const shoal_value *value, size_t *out_size);
-
-/* The same as shoal_queue_get and shoal_pipe_recv, but a message without shared objects that is not raw bytes comes as a
- * packed value. Its bytes are a private copy, and nobody has checked them. */
-SHOAL_MUST_USE shoal_err shoal_queue_get_packed(shoal_queue *queue, int64_t timeout, shoal_value **out_value);
-SHOAL_MUST_USE shoal_err shoal_pipe_recv_packed(shoal_pipe *end, int64_t timeout, shoal_value **out_value);
 
 /* Finds the block that contains an address, among the blocks that this process holds. It is for a binding that gets a
  * pointer back from another library. The caller owns one reference: shoal_release. Takes time in proportion to the

@@ -254,6 +254,11 @@ SHOAL_MUST_USE shoal_err shoal_pipe_poll(shoal_pipe *end, int64_t timeout);
  * Errors: those of shoal_queue_fd; SHOAL_EINVAL if the end only sends. */
 SHOAL_MUST_USE shoal_err shoal_pipe_fd(shoal_pipe *end, int *out_fd);
 
+/* For bindings to other languages: the same as shoal_queue_get and shoal_pipe_recv, but a message without shared objects that is not raw bytes comes as a
+ * packed value. Its bytes are a private copy, and nobody has checked them. */
+SHOAL_MUST_USE shoal_err shoal_queue_get_packed(shoal_queue *queue, int64_t timeout, shoal_value **out_value);
+SHOAL_MUST_USE shoal_err shoal_pipe_recv_packed(shoal_pipe *end, int64_t timeout, shoal_value **out_value);
+
 #ifdef __cplusplus
 }
 #endif

@@ -30,8 +30,8 @@ static int read_options(PyObject *args, PyObject *kwargs, shoal_queue_options *o
     int acknowledge = 0;
     unsigned int deliveries = 0;
     unsigned long long bytes = 0;
-    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|L$OpIOK", names, &bound, &ctx, &acknowledge, &deliveries,
-                                     &rejects, &bytes)) {
+    if (!PyArg_ParseTupleAndKeywords(args, kwargs, "|L$OpIOK", names, &bound, &ctx, &acknowledge, &deliveries, &rejects,
+                                     &bytes)) {
         return -1;
     }
     *out_options = (shoal_queue_options){.bound = bound > 0 && bound <= LARGEST_BOUND ? (uint64_t)bound : 0,
@@ -149,10 +149,7 @@ static PyObject *get(queue_object *self, int64_t timeout)
         return NULL;
     }
     shoal_value *value;
-    shoal_err err = SHOAL_ETIMEDOUT;
-    if (timeout == SHOAL_NOW || shoal_queue_size(queue) > 0) {
-        err = shoal_queue_get_packed(queue, SHOAL_NOW, &value);
-    }
+    shoal_err err = shoal_queue_get_packed(queue, SHOAL_NOW, &value);
     if (err == SHOAL_ETIMEDOUT && timeout != SHOAL_NOW) {
         shoal_queue_retain(queue);
         EXT_WAIT(err, shoal_queue_get_packed(queue, timeout, &value));

@@ -4,8 +4,6 @@
 #include "ipc/message_write.h"
 #include "shm/handle.h"
 
-#include <shoal/binding.h>
-
 #include <stdlib.h>
 #include <string.h>
 

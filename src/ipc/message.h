@@ -28,7 +28,7 @@ shoal_err sh_message_read_at(sh_ctx *c, uint64_t reference, bool keep, shoal_val
 /* Moves a new message into a reference word of this process and releases what was there. Uses up the handle. */
 void sh_message_store(sh_ctx *c, shoal_block *message, uint64_t reference);
 
-/* Makes a packed value (shoal/binding.h) of the message. *out_value is NULL if it has shared objects or raw bytes.
+/* Makes a packed value (shoal/value.h) of the message. *out_value is NULL if it has shared objects or raw bytes.
  * Errors: SHOAL_ECORRUPT, SHOAL_ENOMEM. */
 shoal_err sh_message_read_packed(const shoal_block *message, shoal_value **out_value);
 

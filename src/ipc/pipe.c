@@ -9,8 +9,6 @@
 #include "ipc/value.h"
 #include "shm/waits.h"
 
-#include <shoal/binding.h>
-
 static sh_pipe_shm *shm_of(const shoal_block *end)
 {
     return (sh_pipe_shm *)end->data;

@@ -10,8 +10,6 @@
 #include "ipc/value.h"
 #include "ipc/value_codec.h"
 
-#include <shoal/binding.h>
-
 #include <limits.h>
 #include <stdlib.h>
 #include <string.h>

@@ -3,8 +3,6 @@
 #include "base/error.h"
 #include "shm/block.h"
 
-#include <shoal/binding.h>
-
 #include <search.h>
 #include <stdlib.h>
 #include <string.h>

@@ -53,7 +53,7 @@ struct shoal_value {
     char text[]; /* of a string or bytes, followed by a NUL */
 };
 
-/* The kind of a foreign value that is MessagePack already (shoal/binding.h). It has no tag. */
+/* The kind of a foreign value that is MessagePack already (shoal/value.h). It has no tag. */
 #define SH_PACKED 1
 
 typedef struct sh_value_pair {

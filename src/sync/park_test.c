@@ -22,8 +22,8 @@ static int spins_of(const sh_gate *gate, bool answered, int waits)
     return spins;
 }
 
-/* Y6: waits that always outlast their spin stop spinning, but for a trial now and then. */
-START_TEST(spins_in_vain_end)
+/* Waits that always outlast their spin stop spinning, but for a trial now and then. */
+START_TEST(y6_spins_in_vain_end)
 {
     sh_gate gate = {.word = {0}};
     sh_spin_set(1000);
@@ -86,7 +86,7 @@ END_TEST
 int main(void)
 {
     const TTest *const tests[] = {
-        spins_in_vain_end, spins_that_pay_go_on, spinning_comes_back, gates_learn_separately, no_spin_with_0,
+        y6_spins_in_vain_end, spins_that_pay_go_on, spinning_comes_back, gates_learn_separately, no_spin_with_0,
     };
     return fake_run("sync/park", tests, sizeof tests / sizeof tests[0]);
 }
