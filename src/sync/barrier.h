@@ -1,30 +1,33 @@
 /* Barrier in shared memory: `parties` waiters leave together, any number of times.
  *
- * One round of the barrier is a phase. One 64-bit word decides it, and each step is one compare-and-swap of that word:
- * to arrive, to complete the phase (the last arrival does both at once), to break, to reset. So there is no instruction
- * at which a killed process leaves a step half done.
+ * One round of the barrier is a phase. Two 64-bit words decide it, and each step is one compare-and-swap of the first, or
+ * of both: to arrive, to complete the phase (the last arrival does both at once), to break, to reset. So there is no
+ * instruction at which a killed process leaves a step half done.
  *
  *   bits    field     meaning
  *   0-15    arrived   the number of waiters, 0 to parties - 1
  *   16      BROKEN    nobody may arrive until reset; arrived is 0
- *   17-23   resets    the number of phases ended by reset, modulo 2^7
- *   24-39   history   how the last 16 phases ended, the most recent in bit 24: 1 completed, 0 reset
- *   40-63   phase     the number of phases that ended, modulo 2^24
+ *   17-24   history   how the last 8 phases ended, the most recent in bit 17: 1 completed, 0 reset
+ *   25-63   phase     the number of phases that ended, modulo 2^39
+ *   64-127  resets    the number of phases ended by reset
  *
  *   from                     to                                             by
  *   arrived < parties - 1    arrived + 1                                    wait
  *   arrived = parties - 1    arrived = 0, next phase, history 1             wait, the last
  *   not BROKEN               arrived = 0, BROKEN                            abort, break, an expired timeout
- *   BROKEN or arrived > 0    arrived = 0, not BROKEN, next phase,           reset
+ *   BROKEN or arrived > 0    arrived = 0, not BROKEN, next phase,           reset, of both words
  *                            history 0, resets + 1
  *
- * How a waiter that arrived at word `mine` reads a later word `now`. What counts is how its own phase ended; it may
- * have slept while others went through phases and resets, if more processes than parties use the barrier.
+ * How a waiter that arrived at `mine` reads a later `now`. What counts is how its own phase ended; it may have slept while
+ * others went through phases and resets, if more processes than parties use the barrier.
  *
  *   phases since   its phase is
  *   0              still waiting, or broken if BROKEN is set
- *   1 to 16        completed or broken, as history says
+ *   1 to 8         completed or broken, as history says
  *   more           completed if there was no reset since; otherwise taken for broken
+ *
+ * A waiter that is stopped is deceived if exactly a multiple of 2^39 phases end meanwhile: at the fastest, a fifth of a
+ * microsecond for each, that is more than a day of nothing else. The number of resets never repeats.
  */
 #ifndef SH_SYNC_BARRIER_H
 #define SH_SYNC_BARRIER_H
@@ -40,13 +43,14 @@
 #define SH_BARRIER_PARTIES_MAX 65535u
 
 /* Synchronisation:
- *   word      anyone, by compare-and-swap: acq_rel to arrive, seq_cst to end a phase; pollers load it with acquire
+ *   state     the two words above; anyone, by compare-and-swap: acq_rel to arrive, seq_cst to end a phase; pollers load the
+ *             first with acquire
  *   gate      waiters park here; the process that ends a phase wakes all of them
  *   parties   written by format, then constant
  *   name      as in the lock
  * They share a cache line, so that a phase of spinning waiters moves only one line. */
 typedef struct sh_barrier_shm {
-    sh_a64 word;
+    sh_a128 state;
     sh_gate gate;
     uint32_t parties;
     uint64_t name;

@@ -87,10 +87,10 @@ START_TEST(valid_knows_the_states)
     } states[] = {
         {0, true}, {1, true}, {2, false}, {1u << 16, true}, {(1u << 16) | 1, false}, {~UINT64_C(0) << 17, true}};
     for (size_t i = 0; i < sizeof states / sizeof states[0]; i++) {
-        sh_store_relaxed(&o->barrier.word, states[i].word);
+        sh_store_relaxed(&o->barrier.state.lo, states[i].word);
         ck_assert_msg(sh_barrier_valid(&o->barrier) == states[i].valid, "state %zu", i);
     }
-    sh_store_relaxed(&o->barrier.word, 0);
+    sh_store_relaxed(&o->barrier.state.lo, 0);
     o->barrier.parties = 0;
     ck_assert(!sh_barrier_valid(&o->barrier));
 }
@@ -259,11 +259,11 @@ START_TEST(late_waiter_learns_its_own_end)
         {"rcc", SHOAL_EBROKEN},
         {"crcr", SHOAL_OK},
         {"rcrc", SHOAL_EBROKEN},
-        {"crrrrrrrrrrrrrrr", SHOAL_OK}, /* 16, the whole history */
-        {"rccccccccccccccc", SHOAL_EBROKEN},
+        {"crrrrrrr", SHOAL_OK}, /* 8, the whole history */
+        {"rccccccc", SHOAL_EBROKEN},
         {"cccccccccccccccccccc", SHOAL_OK}, /* 20, without a reset */
         {"rccccccccccccccccccc", SHOAL_EBROKEN},
-        {"ccccccccccccccccr", SHOAL_EBROKEN}, /* 17: no longer in the history, and taken for broken */
+        {"ccccccccr", SHOAL_EBROKEN}, /* 9: no longer in the history, and taken for broken */
     };
     object *o = begin(2);
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
@@ -294,16 +294,39 @@ START_TEST(late_waiter_learns_its_own_end)
 }
 END_TEST
 
+/* However many resets there are while a waiter is stopped, it never takes their number for none. The numbers of
+ * bits that a count of them might have. */
+START_TEST(f9_a_waiter_stopped_through_many_resets_finds_it_broken)
+{
+    object *o = begin(2);
+    const uint32_t resets[] = {128, 256, 1u << 12, 1u << 16};
+    for (size_t i = 0; i < sizeof resets / sizeof resets[0]; i++) {
+        pid_t late = fake_fork(wait_once, o);
+        await_waiting(o, 1);
+        fake_stop(late);
+        for (uint32_t n = 0; n < resets[i]; n++) {
+            break_and_reset(o);
+        }
+        ck_assert_int_eq(kill(late, SIGCONT), 0);
+        fake_join(late);
+        ck_assert_uint_eq(result(o, SHOAL_OK), 0);
+        ck_assert_uint_eq(result(o, SHOAL_EBROKEN), i + 1);
+    }
+}
+END_TEST
+
 /* Each field wraps without a carry into the next. */
 START_TEST(counts_wrap)
 {
     object *o = begin(1);
     uint32_t index;
-    sh_store_relaxed(&o->barrier.word, ~UINT64_C(0) << 17);
+    sh_store_relaxed(&o->barrier.state.lo, ~UINT64_C(0) << 17);
+    sh_store_relaxed(&o->barrier.state.hi, ~UINT64_C(0));
     ck_assert_int_eq(sh_barrier_wait(&o->barrier, SHOAL_NOW, &index), SHOAL_OK);
-    ck_assert_uint_eq(sh_load_relaxed(&o->barrier.word), UINT64_C(0xfffffe0000)); /* history full of ones, phase 0 */
+    ck_assert_uint_eq(sh_load_relaxed(&o->barrier.state.lo), UINT64_C(0x1fe0000)); /* history full of ones, phase 0 */
     break_and_reset(o);
-    ck_assert_uint_eq(sh_load_relaxed(&o->barrier.word), UINT64_C(0x1fffe000000)); /* phase 1, resets 0 */
+    ck_assert_uint_eq(sh_load_relaxed(&o->barrier.state.lo), UINT64_C(0x3fc0000)); /* phase 1 */
+    ck_assert_uint_eq(sh_load_relaxed(&o->barrier.state.hi), 0);
     ck_assert(sh_barrier_valid(&o->barrier));
 }
 END_TEST
@@ -476,6 +499,7 @@ int main(void)
         breaking_wakes_the_parked,
         the_last_wakes_the_parked,
         late_waiter_learns_its_own_end,
+        f9_a_waiter_stopped_through_many_resets_finds_it_broken,
         counts_wrap,
         a_timeout_breaks_for_all_or_none,
         a_dead_party_breaks_it,
