@@ -99,22 +99,38 @@ static sh_queue_shm *queue_behind(sh_ref ref)
     return (sh_queue_shm *)f.data;
 }
 
+/* The wake functions repeat the wake-ups that a dead process may have owed or consumed. They wake nobody who would only
+ * sleep again, because each of many deaths calls them for each of many waiters.
+ *
+ * A thread owes or consumes one wake-up of a queue that is not closed. Processes with more threads than WAKES leave
+ * the rest to the waiters' slices (park.h). */
+#define WAKES 64
+
 static void wake_queue(void *object)
 {
     sh_queue_shm *queue = object;
-    sh_gate_wake(&queue->not_empty, INT_MAX);
-    sh_gate_wake(&queue->not_full, INT_MAX);
+    int count = (sh_load_seq_cst(&queue->flags) & SH_QUEUE_CLOSED) != 0 ? INT_MAX : WAKES;
+    sh_gate_wake(&queue->not_empty, count);
+    sh_gate_wake(&queue->not_full, count);
     sh_gate_wake(&queue->all_done, INT_MAX);
 }
 
 static void wake_semaphore(void *object)
 {
-    sh_gate_wake(&((sh_semaphore_shm *)object)->gate, INT_MAX);
+    sh_semaphore_shm *semaphore = object;
+    uint32_t value = sh_load_seq_cst(&semaphore->value);
+    if (value != 0) {
+        sh_gate_wake(&semaphore->gate, value < INT_MAX ? (int)value : INT_MAX);
+    }
 }
 
+/* If it was set and is clear again, the waiters see that when their slice ends. */
 static void wake_event(void *object)
 {
-    sh_gate_wake(&((sh_event_shm *)object)->gate, INT_MAX);
+    sh_event_shm *event = object;
+    if (sh_event_is_set(event)) {
+        sh_gate_wake(&event->gate, INT_MAX);
+    }
 }
 
 /* Called when the last holder of this end is gone: tells the other end. */

@@ -190,7 +190,7 @@ typedef struct sh_kind_row {
     /* Of the object's struct. The functions below are called only for a block that has room for it; each may be
      * NULL. */
     size_t size;
-    void (*wake)(void *object);  /* wakes everybody who waits at the object */
+    void (*wake)(void *object);  /* wakes those at the object who may have lost a wake-up by a death */
     void (*dying)(void *object); /* called before a block of the kind is freed; may be called again */
     void (*holder_ended)(void *object, sh_owner dead, bool died); /* see sh_kind_holder_ended */
     void (*repair)(void *lock, sh_owner dead);                    /* releases a lock that the dead process held */
@@ -211,11 +211,11 @@ sh_a64 *sh_kind_next_reference(const sh_found *f, sh_a64 *progress);
 void sh_kind_dying(const sh_found *f);
 
 /* Called when recovery finds this reference among those of a process that ended. died: it did not end normally, and it
- * was a participant in the object. Passes on a notification that the process can no longer act on, wakes everybody,
- * and, if it died, breaks a barrier. */
+ * was a participant in the object. Passes on a notification that the process can no longer act on, wakes as
+ * sh_kind_wake and, if it died, breaks a barrier. */
 void sh_kind_holder_ended(const sh_found *f, sh_owner dead, bool died);
 
-/* Wakes everybody who waits at the object. */
+/* Wakes those at the object who may have lost a wake-up by a death. */
 void sh_kind_wake(const sh_found *f);
 
 /* For locks. repair: releases the lock if the dead process holds it. owner: returns who holds it (0: nobody, or the
