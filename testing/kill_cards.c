@@ -85,7 +85,7 @@ static bool becomes_sole_holder(const shoal_block *b)
 {
     int64_t deadline = sh_deadline(SHOAL_SECONDS(5));
     while (!sh_block_is_sole_holder(b) && !sh_passed(deadline)) {
-        sh_peers_now->sweep();
+        (void)sh_peers_now->sweep(SH_SWEEP_AGE);
         nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);
     }
     return sh_block_is_sole_holder(b);

@@ -94,7 +94,8 @@ SHOAL_MUST_USE shoal_err shoal_world_info_get(shoal_world_info *out_info);
 
 /* Recovers dead processes: drops the references and repairs the locks that they held. Waits and shoal_process_join do
  * so automatically; a supervisor may call it. *out_recovered is the number of processes recovered; out_recovered may
- * be NULL. Does not block. Thread-safe. Errors: as for shoal_world_info_get. */
+ * be NULL. Among more than 64 processes, a later call may be the one that finds a process that has executed another
+ * program. Does not block. Thread-safe. Errors: as for shoal_world_info_get. */
 SHOAL_MUST_USE shoal_err shoal_world_sweep(uint32_t *out_recovered);
 
 /* Returns the memory of free blocks to the system. A block above 32 KiB is returned by itself, smaller ones once

@@ -335,7 +335,7 @@ static void pause_and_sweep(unsigned *polls)
     const struct timespec moment = {.tv_nsec = POLL_NS};
     nanosleep(&moment, NULL);
     if (*polls % SWEEP_EVERY == 0) {
-        sh_peers_now->sweep();
+        (void)sh_peers_now->sweep(SH_SWEEP_AGE);
     }
     if (*polls % NUDGE_EVERY == 0) {
         sh_granules_nudge();

@@ -43,7 +43,7 @@ static void look_on(uint64_t unused)
     for (unsigned looks = 1; look(&idle); looks++) {
         nanosleep(&moment, NULL);
         if (idle == 0 && looks % SWEEP_EVERY == 0) {
-            sh_peers_now->sweep();
+            (void)sh_peers_now->sweep(SH_SWEEP_AGE);
         }
         if (idle == 0 && looks % NUDGE_EVERY == 0) {
             sh_granules_nudge();

@@ -153,7 +153,7 @@ static void *watch_all(void *unused)
             sh_futex_wait_many(pairs, n, until);
         }
         if (sh_now() >= sweep_at) { /* the last holder of a pipe's other end may be dead */
-            sh_peers_now->sweep();
+            (void)sh_peers_now->sweep(slice / 2);
             slice = slice * 2 < SH_SLICE_LONG ? slice * 2 : SH_SLICE_LONG;
             sweep_at = sh_now() + slice;
         }

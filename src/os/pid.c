@@ -4,6 +4,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <pthread.h>
 #include <sched.h>
 #include <signal.h>
@@ -38,8 +39,11 @@ void sh_life_unmark(int fd, uint64_t byte)
     set_lock(fd, byte, F_UNLCK);
 }
 
+_Thread_local uint64_t sh_life_asked;
+
 bool sh_life_marked(int fd, uint64_t byte)
 {
+    sh_life_asked++;
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)byte, .l_len = 1};
     if (fcntl(fd, F_GETLK, &lock) != 0) {
         return true; /* unknown: never take a living process for dead */
@@ -207,6 +211,17 @@ bool sh_pid_gone(int32_t pid, uint64_t start_time)
         return kill(pid, 0) != 0 && errno == ESRCH; /* /proc may be hidden; then only a missing pid proves death */
     }
     return (start_time != 0 && start != start_time) || (is_over(state) && living_thread(pid) == 0);
+}
+
+bool sh_pid_runs(int32_t pid)
+{
+    int fd = pid > 0 ? (int)syscall(SYS_pidfd_open, pid, 0) : -1;
+    struct pollfd end = {.fd = fd, .events = POLLIN};
+    bool runs = fd >= 0 && poll(&end, 1, 0) == 0; /* readable as soon as all of its threads have ended */
+    if (fd >= 0) {
+        close(fd);
+    }
+    return runs;
 }
 
 /* Checks whether a line of /proc/PID/maps names the file: 'from-to flags offset device inode path' */

@@ -10,7 +10,8 @@
  * fd of that file, so its absence alone does not prove death: sh_pid_gone does. */
 bool sh_life_mark(int fd, uint64_t byte);
 void sh_life_unmark(int fd, uint64_t byte);
-bool sh_life_marked(int fd, uint64_t byte); /* by another process than the caller */
+bool sh_life_marked(int fd, uint64_t byte);  /* by another process than the caller */
+extern _Thread_local uint64_t sh_life_asked; /* how often this thread has asked that, for tests */
 
 /* Returns when the process started, in clock ticks since boot, or 0 if there is no such process. Tells two processes
  * with the same pid apart. */
@@ -27,6 +28,10 @@ void sh_pid_find_space_of_child(void);
 /* Checks whether no thread of the process that started then will run again: the pid does not exist, has another start
  * time, or is a zombie with no living threads. A start time of 0 matches any. */
 bool sh_pid_gone(int32_t pid, uint64_t start_time);
+
+/* Checks whether a process with that pid runs, in about 2 us: it is no zombie. It may be another one than the caller thinks
+ * of, if the pid was reused. False also if the system does not say. */
+bool sh_pid_runs(int32_t pid);
 
 /* Reads how a process ended that nobody has reaped yet, without reaping it: the wait status, as waitpid gives it.
  * It is 0 if this process may not look (another user's). Returns false if the process is not a zombie, or /proc does

@@ -64,7 +64,7 @@ void sh_sleep_until(const sh_sleep *sleep, int64_t deadline)
                  : sleep->count == 1 ? sh_futex_wait(sleep->pairs[0].word, sleep->pairs[0].value, until)
                                      : sh_futex_wait_many(sleep->pairs, sleep->count, until);
     if (!woken) {
-        sh_peers_now->sweep();
+        (void)sh_peers_now->sweep(sleep->longest / 2 > SH_SWEEP_AGE ? sleep->longest / 2 : SH_SWEEP_AGE);
     }
 }
 

@@ -274,7 +274,7 @@ shoal_err sh_world_audit(bool recover, shoal_audit *out_audit)
     }
     if (recover) {
         sh_forks_tidy();
-        (void)sh_slots_sweep(true);
+        (void)sh_slots_sweep(0);
         sh_cardstore_tidy();
     }
     shoal_audit found = {0};

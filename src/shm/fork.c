@@ -152,7 +152,7 @@ void sh_world_fork_prepare(void)
     /* If an intent is open, it is of this thread: a signal handler forks in the middle of a call. */
     if (sh_load_relaxed(&c->slot->intent.code) == SH_INTENT_NONE) {
         if (++plan.forks % SWEEP_EVERY == 0) { /* mainly for children that have executed other programs */
-            sh_slots_sweep(false);
+            sh_slots_sweep(SH_SWEEP_AGE);
         }
         sh_forks_tidy();
         plan.given = pending_count < PENDING_MAX && reserve_for_plain(c);

@@ -210,7 +210,7 @@ typedef struct sh_intent_shm {
  *               ALIVE -> DEAD or FREE, DEAD -> FREE
  *   pid, start, space   the process that makes it RESERVED or ALIVE, after that, or the child that it is for; pid is 0
  *               until then, and is stored last, a release
- *   name        the process that makes it RESERVED or ALIVE
+ *   name, made_by   the process that makes it RESERVED, before it starts the child; name also if it makes it ALIVE
  *   intent, destroying, cells, chunks   the process of the slot; its maker while RESERVED; its recoverer when DEAD
  *   confirmed   any process, upward by compare-and-swap
  *   recoverer   any process, by compare-and-swap: the process that recovers it
@@ -247,6 +247,7 @@ typedef struct sh_slot_shm {
     sh_a32 pid;
     sh_a32 leaving; /* 1: it ends normally; its recoverer reports no death */
     sh_a64 start;
+    sh_a64 made_by; /* RESERVED: the generation of the maker's slot */
     sh_a64 confirmed;
     sh_a64 destroying; /* id + 1 of the dying block on top of the stack; 0: none */
     sh_a64 recoverer;  /* 0: nobody; otherwise namespace 10 | pid 22 | may be killed 1 | start time 31 (recovery.c) */
@@ -330,9 +331,10 @@ typedef struct sh_world_shm {
     sh_a128 frontier __attribute__((aligned(SH_CACHE_LINE)));  /* lo: units of SH_UNIT in use; hi: spans made | tag */
     sh_a32 slots_used __attribute__((aligned(SH_CACHE_LINE))); /* no slot from this number on was ever used */
     sh_a32 timelines_used; /* no timeline from this number on was ever used; 0: they have no memory yet */
-    sh_a64 swept_at;       /* time of the last sweep */
+    sh_a64 swept_at;       /* time of the last step of the last sweep */
     sh_a64 recovered;      /* number of processes recovered */
     sh_a64 repaired;       /* number of locks repaired */
+    sh_a32 sweep_turn;     /* the slots that the next sweep asks about in any case (slot.c) */
     sh_store_shm store __attribute__((aligned(SH_CACHE_LINE)));
 } sh_world_shm;
 

@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define SWEEP_INTERVAL SHOAL_MS(20)
+#define SWEEP_ASKS 64u /* see sh_slots_sweep */
 #define BURY_LIMIT SHOAL_SECONDS(60)
 
 static void set_name(sh_slot_shm *slot, const char *name)
@@ -125,8 +125,7 @@ static shoal_err reserve_free(sh_ctx *c, const char *name, uint32_t *out_index)
         uint64_t reserved = sh_slot_state_make(SH_PHASE_RESERVED, c->index + 1, sh_slot_state_generation(state) + 1);
         if (sh_cas_acq_rel(&slot->state, &state, reserved)) {
             SH_DEATH("slot.reserve.reserved"); /* death: pid is 0, so our own recovery recovers it (recovery.c) */
-            /* Until there is a pid, start holds the generation of the maker's slot. */
-            sh_store_relaxed(&slot->start, sh_slot_state_generation(sh_load_relaxed(&c->slot->state)));
+            sh_store_relaxed(&slot->made_by, sh_slot_state_generation(sh_load_relaxed(&c->slot->state)));
             set_name(slot, name);
             *out_index = i;
             return SHOAL_OK;
@@ -138,7 +137,7 @@ static shoal_err reserve_free(sh_ctx *c, const char *name, uint32_t *out_index)
 shoal_err sh_slot_reserve(sh_ctx *c, const char *name, uint32_t *out_index)
 {
     shoal_err err = reserve_free(c, name, out_index);
-    if (err == SHOAL_ELIMIT && sh_slots_sweep(true) > 0) {
+    if (err == SHOAL_ELIMIT && sh_slots_sweep(0) > 0) {
         err = reserve_free(c, name, out_index);
     }
     return err;
@@ -197,7 +196,7 @@ static bool is_expected(uint32_t index, uint64_t *out_state)
         }
         uint32_t maker = sh_slot_state_maker(state) - 1;
         if (round % 256 == 0 &&
-            (maker >= SH_SLOTS || !same_life(maker, sh_load_relaxed(&slot->start)) || sh_slot_is_dead(maker))) {
+            (maker >= SH_SLOTS || !same_life(maker, sh_load_relaxed(&slot->made_by)) || sh_slot_is_dead(maker))) {
             return false;
         }
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
@@ -351,18 +350,41 @@ bool sh_owner_is_being_recovered(sh_owner owner)
            sh_slot_state_phase(state) == SH_PHASE_DEAD || sh_slot_owner(index, state) != owner;
 }
 
-uint32_t sh_slots_sweep(bool now)
+/* Checks whether the pid of the slot runs, where that pid means something: nothing is known then of a pid that was reused,
+ * or of a process that has executed another program. */
+static bool seems_alive(uint32_t index)
 {
-    sh_a64 *swept_at = &sh_the_world.header->swept_at;
-    uint64_t last = sh_load_relaxed(swept_at);
-    uint64_t time = (uint64_t)sh_now();
-    if (!now && (time - last < (uint64_t)SWEEP_INTERVAL || !sh_cas_acq_rel(swept_at, &last, time))) {
+    const sh_slot_shm *slot = sh_slot_at(index);
+    sh_phase phase = sh_slot_state_phase(sh_load_acquire(&slot->state));
+    uint32_t pid = sh_load_acquire(&slot->pid), space = (uint32_t)sh_load_relaxed(&slot->space);
+    return (phase == SH_PHASE_ALIVE || phase == SH_PHASE_RESERVED) && pid != 0 && space != 0 &&
+           space == sh_pid_space() && sh_pid_runs((int32_t)pid);
+}
+
+/* To ask for one life mark, the kernel walks the marks of all processes, so a sweep that asked for each would cost the square
+ * of their number. A sweep looks for their pids instead, which costs the same for each, and asks exactly (sh_slot_is_dead)
+ * only about those whose pid does not run, and about SWEEP_ASKS others in turn, for what a pid does not tell: all others in a
+ * world of that many slots. Two sweepers that take the same turn harm nobody.
+ *
+ * swept_at keeps others from sweeping at the same time. A sweeper sets it again and again, so one that takes long is
+ * left alone, and one that is stopped or killed is replaced after `age`. */
+uint32_t sh_slots_sweep(int64_t age)
+{
+    sh_world_shm *header = sh_the_world.header;
+    uint64_t last = sh_load_relaxed(&header->swept_at), time = (uint64_t)sh_now();
+    if (age > 0 && (time - last < (uint64_t)age || !sh_cas_acq_rel(&header->swept_at, &last, time))) {
         return 0;
     }
-    uint32_t recovered = 0, used = sh_load_acquire(&sh_the_world.header->slots_used);
-    for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
-        if (sh_slot_is_dead(i) && sh_slot_recover(i)) {
+    uint32_t recovered = 0, used = sh_load_acquire(&header->slots_used);
+    used = used < SH_SLOTS ? used : SH_SLOTS;
+    uint32_t turn = used <= SWEEP_ASKS ? 0 : sh_add_relaxed(&header->sweep_turn, SWEEP_ASKS) % used;
+    for (uint32_t i = 0; i < used; i++) {
+        bool ask = (i + used - turn) % used < SWEEP_ASKS;
+        if ((ask || !seems_alive(i)) && sh_slot_recover(i)) {
             recovered++;
+            sh_store_relaxed(&header->swept_at, (uint64_t)sh_now());
+        } else if (i % SWEEP_ASKS == 0) {
+            sh_store_relaxed(&header->swept_at, (uint64_t)sh_now());
         }
     }
     return recovered;
@@ -384,7 +406,7 @@ uint32_t sh_slots_free(void)
     }
     uint32_t n = count_free();
     if (n < SH_SLOTS / 2) {
-        sh_slots_sweep(true);
+        sh_slots_sweep(0);
         n = count_free();
     }
     sh_leave();

@@ -31,6 +31,12 @@ static inline sh_owner sh_slot_owner(uint32_t index, uint64_t state)
     return (sh_owner)((sh_slot_state_generation(state) & 0x3ffff) << SH_SLOT_BITS | (index + 1));
 }
 
+/* Returns the whole life (sync/peers.h): above the owner, the other bits of the generation. */
+static inline uint64_t sh_slot_life(uint32_t index, uint64_t state)
+{
+    return sh_slot_state_generation(state) >> 18 << 32 | sh_slot_owner(index, state);
+}
+
 static inline uint32_t sh_owner_slot(sh_owner owner)
 {
     return (owner & ((1u << SH_SLOT_BITS) - 1)) - 1;
@@ -99,9 +105,10 @@ extern uint32_t sh_recovery_lost;
 /* Recovers the slots that this one reserved and that no child has taken: they end with their maker. */
 void sh_slots_recover_reserved(uint32_t maker);
 
-/* Checks all slots and recovers the dead ones. If `now` is false, does so only if nobody did in the last 20 ms. Returns
- * the number recovered. */
-uint32_t sh_slots_sweep(bool now);
+/* Checks all slots and recovers the dead ones, unless another process does or did so less than `age` ns ago; 0: in any case.
+ * Returns the number recovered. In a world of more than 64 slots a process that executed another program, or whose pid was
+ * reused before any sweep, is found by one of the next sweeps. */
+uint32_t sh_slots_sweep(int64_t age);
 
 /* Returns the number of free slots, after a sweep if there are few. If this process cannot enter a world, returns the
  * number of all slots: then the first start says why. */

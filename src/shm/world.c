@@ -54,18 +54,29 @@ static sh_owner peers_self(void)
     return sh_slot_owner(c->index, sh_load_relaxed(&c->slot->state));
 }
 
-static void peers_sweep(void)
+static uint64_t peers_life(void)
 {
+    const sh_ctx *c = &sh_the_world.self;
+    return sh_slot_life(c->index, sh_load_relaxed(&c->slot->state));
+}
+
+#define CROWD 1024u /* this many idle waiters may wake up each second, in worlds of any size */
+
+static uint32_t peers_sweep(int64_t age)
+{
+    uint32_t times = 1;
     if (sh_attachment_now() != SH_ATTACHED) {
-        return;
+        return times;
     }
     lock_inside();
     if (sh_attachment_now() == SH_ATTACHED) {
-        sh_slots_sweep(false);
+        sh_slots_sweep(age);
         sh_forks_tidy();
         sh_cardstore_tidy();
+        times += sh_load_relaxed(&sh_the_world.header->slots_used) / CROWD;
     }
     unlock_inside();
+    return times <= 1 + SH_SLOTS / CROWD ? times : 1;
 }
 
 static void peers_repaired(void)
@@ -74,6 +85,7 @@ static void peers_repaired(void)
 }
 
 static const sh_peers world_peers = {.self = peers_self,
+                                     .life = peers_life,
                                      .is_dead = sh_owner_is_dead,
                                      .sweep = peers_sweep,
                                      .repaired = peers_repaired,
@@ -487,7 +499,7 @@ shoal_err shoal_world_sweep(uint32_t *out_recovered)
         return shoal_last_error();
     }
     sh_forks_tidy();
-    uint32_t n = sh_slots_sweep(true);
+    uint32_t n = sh_slots_sweep(0);
     sh_cardstore_tidy();
     sh_leave();
     if (out_recovered != NULL) {

@@ -4,14 +4,19 @@
 #include "base/error.h"
 #include "os/futex.h"
 
-#define WAITERS (UINT32_C(1) << 31)
-#define DIED (UINT32_C(1) << 30)
+#define WAITERS (UINT64_C(1) << 31)
+#define DIED (UINT64_C(1) << 30)
 
-_Static_assert(SH_OWNER_BITS == 30, "an owner and the two flags fill the word");
+_Static_assert(SH_OWNER_BITS == 30, "an owner and the two flags fill the low half");
 
-static bool is_free(uint32_t word)
+static sh_owner owner_in(uint64_t word)
 {
-    return (word & SH_OWNER_MASK) == 0;
+    return (sh_owner)(word & SH_OWNER_MASK);
+}
+
+static bool is_free(uint64_t word)
+{
+    return owner_in(word) == 0;
 }
 
 void sh_lock_format(sh_lock_shm *lock)
@@ -22,10 +27,10 @@ void sh_lock_format(sh_lock_shm *lock)
 /* Takes the lock if it is free; word is what the caller saw or guesses. The acquire pairs with the release in unlock:
  * what the last owner wrote under the lock is visible. After a repair it pairs with the release there; the repairer
  * knows that the owner is dead, so all that the owner ever wrote is in memory. */
-static bool take(sh_lock_shm *lock, uint32_t word, uint32_t waiters, shoal_err *out_err)
+static bool take(sh_lock_shm *lock, uint64_t word, uint64_t waiters, shoal_err *out_err)
 {
     while (is_free(word)) {
-        if (sh_cas_acq_rel(&lock->gate.word, &word, sh_peers_now->self() | waiters)) {
+        if (sh_cas_acq_rel(&lock->word, &word, sh_peers_now->life() | waiters)) {
             /* death: the dead process holds the lock. A waiter whose slice ends, or recovery, repairs it. This exchange
              * cleared DIED, and the repair sets it again. */
             SH_DEATH("sync.lock.taken");
@@ -36,17 +41,37 @@ static bool take(sh_lock_shm *lock, uint32_t word, uint32_t waiters, shoal_err *
     return false;
 }
 
-static void repair_if_dead(sh_lock_shm *lock, sh_owner owner)
+/* Changes the word from `word`, whose owner is dead, to free and DIED. Returns false if it was changed meanwhile. */
+static bool release_dead(sh_lock_shm *lock, uint64_t *word)
 {
-    if (owner != 0 && sh_peers_now->is_dead(owner)) {
-        sh_lock_repair(lock, owner);
+    if (!sh_cas_acq_rel(&lock->word, word, DIED)) { /* the release pairs with the acquire in take */
+        return false;
+    }
+    /* death: of the repairer. Free and marked DIED; the parked waiters look again when their slice ends. */
+    SH_DEATH("sync.lock.repaired");
+    if (sh_peers_now->repaired != NULL) {
+        sh_peers_now->repaired();
+    }
+    sh_futex_wake(&lock->gate.word, 1);
+    return true;
+}
+
+/* word: what the caller saw. However long it is stopped after the owner was found dead, the lock is repaired only if that
+ * life still holds it. Only the flag of waiters may have been set since. */
+static void repair_if_dead(sh_lock_shm *lock, uint64_t word)
+{
+    if (is_free(word) || !sh_peers_now->is_dead(owner_in(word))) {
+        return;
+    }
+    uint64_t life = word & ~WAITERS;
+    while ((word & ~WAITERS) == life && !release_dead(lock, &word)) {
     }
 }
 
 static shoal_err last_try(sh_lock_shm *lock, int64_t timeout)
 {
     shoal_err err;
-    repair_if_dead(lock, sh_lock_owner(lock));
+    repair_if_dead(lock, sh_load_acquire(&lock->word));
     return take(lock, 0, 0, &err) ? err : sh_fail_waiting(timeout, "another process or thread holds the lock");
 }
 
@@ -60,29 +85,28 @@ static __attribute__((noinline)) shoal_err lock_slow(sh_lock_shm *lock, int64_t 
     sh_wait_init(&wait, timeout, SH_SLICE_SHORT, &lock->gate);
     wait.name = lock->name;
     do {
-        if (take(lock, sh_load_relaxed(&lock->gate.word), 0, &err)) {
+        if (take(lock, sh_load_relaxed(&lock->word), 0, &err)) {
             return err;
         }
     } while (sh_wait_spin(&wait));
     for (;;) {
-        uint32_t word = sh_load_relaxed(&lock->gate.word);
+        uint64_t word = sh_load_relaxed(&lock->word);
         if (take(lock, word, WAITERS, &err)) {
             return err;
         }
-        /* The futex compares the whole word when it parks, so it cannot sleep through an unlock between here and
-         * there. */
-        if (is_free(word) || (!(word & WAITERS) && !sh_cas_acq_rel(&lock->gate.word, &word, word | WAITERS))) {
+        /* The futex compares the low half when it parks, so it cannot sleep through an unlock between here and there. */
+        if (is_free(word) || (!(word & WAITERS) && !sh_cas_acq_rel(&lock->word, &word, word | WAITERS))) {
             continue;
         }
         /* death: the flag may be set with nobody parked; then the next unlock makes a wake-up that wakes nobody. */
         SH_DEATH("sync.lock.waiting");
         word |= WAITERS;
-        wait.holder = word & SH_OWNER_MASK;
-        if (!sh_wait_park(&wait, &lock->gate, word)) {
+        wait.holder = owner_in(word);
+        if (!sh_wait_park(&wait, &lock->gate, (uint32_t)word)) {
             return last_try(lock, timeout);
         }
-        if (sh_load_relaxed(&lock->gate.word) == word) { /* nobody unlocked: the slice ended */
-            repair_if_dead(lock, word & SH_OWNER_MASK);
+        if (sh_load_relaxed(&lock->word) == word) { /* nobody unlocked: the slice ended */
+            repair_if_dead(lock, word);
         }
     }
 }
@@ -95,12 +119,12 @@ shoal_err sh_lock_lock(sh_lock_shm *lock, int64_t timeout)
 
 shoal_err sh_lock_unlock(sh_lock_shm *lock)
 {
-    uint32_t word = sh_load_relaxed(&lock->gate.word);
+    uint64_t word = sh_load_relaxed(&lock->word);
     do {
         if (is_free(word)) {
             return sh_fail(SHOAL_ESTATE, "the lock is not locked");
         }
-    } while (!sh_cas_acq_rel(&lock->gate.word, &word, 0)); /* the release pairs with the acquire in take */
+    } while (!sh_cas_acq_rel(&lock->word, &word, 0)); /* the release pairs with the acquire in take */
     /* death: free, but the parked waiters are not woken. A newcomer may take it; they look again when their slice
      * ends. */
     SH_DEATH("sync.lock.before_wake");
@@ -112,28 +136,22 @@ shoal_err sh_lock_unlock(sh_lock_shm *lock)
 
 bool sh_lock_repair(sh_lock_shm *lock, sh_owner dead)
 {
-    uint32_t word = sh_load_relaxed(&lock->gate.word);
+    uint64_t word = sh_load_relaxed(&lock->word);
     do {
-        if (dead == 0 || (word & SH_OWNER_MASK) != dead) {
+        if (dead == 0 || owner_in(word) != dead) {
             return false;
         }
-    } while (!sh_cas_acq_rel(&lock->gate.word, &word, DIED)); /* the release pairs with the acquire in take */
-    /* death: of the repairer. Free and marked DIED; the parked waiters look again when their slice ends. */
-    SH_DEATH("sync.lock.repaired");
-    if (sh_peers_now->repaired != NULL) {
-        sh_peers_now->repaired();
-    }
-    sh_futex_wake(&lock->gate.word, 1);
+    } while (!release_dead(lock, &word));
     return true;
 }
 
 sh_owner sh_lock_owner(sh_lock_shm *lock)
 {
-    return sh_load_acquire(&lock->gate.word) & SH_OWNER_MASK;
+    return owner_in(sh_load_acquire(&lock->word));
 }
 
 bool sh_lock_valid(sh_lock_shm *lock)
 {
-    uint32_t word = sh_load_acquire(&lock->gate.word);
+    uint64_t word = sh_load_acquire(&lock->word);
     return is_free(word) ? !(word & WAITERS) : !(word & DIED);
 }

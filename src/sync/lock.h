@@ -1,4 +1,8 @@
-/* Lock in shared memory: one futex word that names its owner, so that other processes can tell that the owner died.
+/* Lock in shared memory: a word that names its owner, so that other processes can tell that the owner died.
+ *
+ * The owner is a whole life (peers.h), which never repeats: a waiter that finds the owner dead, and is stopped before it
+ * repairs the lock, changes nothing if the lock was taken since, by whatever process. Both flags are in the low half, which
+ * is the futex. Two lives with the same low half do not confuse parked waiters: the flag is set for both.
  *
  *   owner   DIED   WAITERS   state
  *   0       0      0         free
@@ -31,17 +35,21 @@
 #include <stdint.h>
 
 /* Synchronisation:
- *   gate   its word is the state above, changed only by compare-and-swap; the release in unlock pairs with the acquire
- *          in lock
+ *   word   the state above, changed only by compare-and-swap; the release in unlock pairs with the acquire in lock
+ *   gate   the low half of the word
  *   name   what a waiter shows (peers.h), or 0; written after format, before others can see the lock
  *
- * The word is in a gate so that sh_wait_park can park on it. sh_gate_prepare and sh_gate_wake, which would change the
- * word, are never used on it. */
+ * The low half is a gate so that sh_wait_park can park on it. sh_gate_prepare and sh_gate_wake, which would change it,
+ * are never used on it. */
 typedef struct sh_lock_shm {
-    sh_gate gate;
-    uint32_t unused;
+    union {
+        sh_a64 word;
+        sh_gate gate;
+    };
     uint64_t name;
 } sh_lock_shm;
+
+_Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the gate is the low half of the word");
 
 void sh_lock_format(sh_lock_shm *lock);
 
@@ -54,7 +62,7 @@ SHOAL_MUST_USE shoal_err sh_lock_lock(sh_lock_shm *lock, int64_t timeout);
 /* Releases the lock. Any process may call it. Errors: SHOAL_ESTATE if it is not locked. */
 SHOAL_MUST_USE shoal_err sh_lock_unlock(sh_lock_shm *lock);
 
-/* For recovery: releases the lock if `dead` holds it. Returns whether it did. */
+/* For recovery only, as long as the slot of `dead` has no further life: releases the lock if `dead` holds it. Returns whether it did. */
 bool sh_lock_repair(sh_lock_shm *lock, sh_owner dead);
 
 /* Returns who holds the lock, or 0: true at some instant during the call. */

@@ -159,8 +159,9 @@ bool sh_wait_park(sh_wait *wait, sh_gate *gate, uint32_t prepared)
     }
     now = sh_now();
     if (now >= wait->look_at) { /* even if wake-ups or signals keep coming */
-        sh_peers_now->sweep();
-        wait->slice = wait->slice * 2 < wait->longest ? wait->slice * 2 : wait->longest;
+        uint32_t times = sh_peers_now->sweep(wait->slice / 2);
+        int64_t longest = wait->longest < SH_SLICE_LONG ? wait->longest : SH_SLICE_LONG * times;
+        wait->slice = wait->slice * 2 < longest ? wait->slice * 2 : longest;
         wait->look_at = 0;
     }
     return now < wait->deadline;

@@ -16,8 +16,9 @@
  *
  * death: a changer that dies between its change and the wake-up, or a waiter that is woken and dies before it acts,
  * leaves others parked although the predicate is true. So nobody parks for longer than a slice. After each slice, at
- * growing intervals (40 ms to 1 s), a waiter looks again and asks for a sweep of the dead; and recovery of a dead
- * process wakes the gates that it was busy with.
+ * growing intervals (40 ms to 1 s), a waiter looks again and asks for a sweep of the dead, unless another process swept in
+ * the second half of its slice: however many wait, the dead are swept for about twice in a slice. And recovery of a
+ * dead process wakes the gates that it was busy with.
  */
 #ifndef SH_SYNC_PARK_H
 #define SH_SYNC_PARK_H
@@ -133,8 +134,8 @@ typedef struct sh_wait {
     uint64_t name;   /* the name of what is waited for (peers.h); 0: none */
 } sh_wait;
 
-#define SH_SLICE_SHORT SHOAL_MS(40) /* for waits for a particular peer: a lock's owner, a barrier's parties */
-#define SH_SLICE_LONG SHOAL_MS(1000)
+#define SH_SLICE_SHORT SHOAL_MS(40)  /* for waits for a particular peer: a lock's owner, a barrier's parties */
+#define SH_SLICE_LONG SHOAL_MS(1000) /* in a world of thousands of processes up to 4 times as long (peers.h) */
 
 /* Begins a wait at a gate, or at the object that it stands for. longest is one of the two above. The caller sets name, and holder if there is one, before
  * it parks. */

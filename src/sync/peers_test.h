@@ -53,13 +53,19 @@ static inline sh_owner fake_self(void)
     return fake_life;
 }
 
+static inline uint64_t fake_whole_life(void)
+{
+    return fake_life;
+}
+
 static inline bool fake_is_dead(sh_owner life)
 {
     return sh_pid_gone((int32_t)sh_load_acquire(&fake->pid[life]), sh_load_acquire(&fake->start_time[life]));
 }
 
-static inline void fake_sweep(void)
+static inline uint32_t fake_sweep(int64_t age)
 {
+    (void)age;
     sh_add_relaxed(&fake->sweeps, 1u);
     uint32_t lives = sh_load_acquire(&fake->lives);
     for (sh_owner life = 1; fake_recovery != NULL && life <= lives; life++) {
@@ -67,6 +73,7 @@ static inline void fake_sweep(void)
             fake_recovery(life);
         }
     }
+    return 1;
 }
 
 static inline void fake_be(sh_owner life)
@@ -86,7 +93,8 @@ static inline void *fake_map(size_t bytes)
 /* Called first in every test: the calling process becomes life 1. Returns zeroed shared memory. */
 static inline void *fake_begin(size_t bytes)
 {
-    static const sh_peers peers = {.self = fake_self, .is_dead = fake_is_dead, .sweep = fake_sweep};
+    static const sh_peers peers = {
+        .self = fake_self, .life = fake_whole_life, .is_dead = fake_is_dead, .sweep = fake_sweep};
     fake = fake_map(sizeof *fake);
     sh_peers_set(&peers);
     fake_be(sh_add_relaxed(&fake->lives, 1u) + 1);
