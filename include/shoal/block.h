@@ -50,6 +50,20 @@ uint64_t shoal_block_id(const shoal_block *block);
  * nothing has changed; SHOAL_ETYPE; SHOAL_ESTATE; SHOAL_EFORK. */
 SHOAL_MUST_USE shoal_err shoal_block_make_private(shoal_block *block);
 
+/* Finds the block that contains an address, among the blocks that this process holds. It is for a binding that gets a
+ * pointer back from another library. The caller owns one reference: shoal_release. Takes time in proportion to the
+ * number of blocks that this process holds, if the address is in the memory of the world. Does not block. Thread-safe.
+ * Errors: SHOAL_ENOENT if the address is in no such block; SHOAL_EFORK; if there is no world yet, those of
+ * shoal_world_create. */
+SHOAL_MUST_USE shoal_err shoal_block_find(const void *address, shoal_block **out_block);
+
+/* Opens a block by its number (shoal_block_id). It is for a binding that tells another process of the world the number
+ * by its own means. A process that holds the block must keep its reference until this call has returned, and must be
+ * alive then: otherwise the number may name another block by now. The caller owns one reference: shoal_release. Does
+ * not block. Thread-safe. Errors: SHOAL_ENOENT if no block has this number; SHOAL_ELIMIT if the block has too many
+ * holders; SHOAL_ENOMEM; SHOAL_EFORK; if there is no world yet, those of shoal_world_create. */
+SHOAL_MUST_USE shoal_err shoal_block_open(uint64_t id, shoal_block **out_block);
+
 #ifdef __cplusplus
 }
 #endif

@@ -4,8 +4,6 @@
 #include "base/error.h"
 #include "shm/handle.h"
 
-#include <shoal/binding.h>
-
 #include <stdio.h>
 #include <string.h>
 
