@@ -90,6 +90,21 @@ static shoal_err watch_a_queue(void)
     return SHOAL_OK;
 }
 
+static shoal_err end_a_delivery(void)
+{
+    shoal_queue *q;
+    shoal_value *value;
+    shoal_delivery delivery;
+    const shoal_queue_options options = {.acknowledge = true};
+    must_ok(shoal_queue_create_with(&options, &q));
+    must_ok(shoal_queue_put(q, shoal_value_int(1), SHOAL_NOW));
+    must_ok(shoal_queue_get_delivery(q, SHOAL_NOW, &value, &delivery));
+    must_ok(shoal_delivery_done(&delivery));
+    shoal_value_destroy(value);
+    shoal_release(q);
+    return SHOAL_OK;
+}
+
 static shoal_err log_a_line(void)
 {
     sh_log("a child");
@@ -109,10 +124,11 @@ static shoal_err nothing(void) /* if there are pidfds, nobody takes that lock */
 }
 
 static shoal_err (*const calls[SH_FORK_RANKS])(void) = {
-    [SH_FORK_SERVER] = by_server,       [SH_FORK_BIRTH] = nothing,         [SH_FORK_DESCRIPTIONS] = send_a_tensor,
-    [SH_FORK_STORAGES] = send_a_tensor, [SH_FORK_MODULES] = find_a_module, [SH_FORK_ENVS] = find_an_env,
-    [SH_FORK_WORLD] = make_a_block,     [SH_FORK_WATCHES] = watch_a_queue, [SH_FORK_CHILDREN] = by_fork,
-    [SH_FORK_CARD] = count_cards,       [SH_FORK_LOG] = log_a_line,        [SH_FORK_CARD_DESCRIPTIONS] = send_a_tensor,
+    [SH_FORK_SERVER] = by_server,        [SH_FORK_BIRTH] = nothing,         [SH_FORK_DESCRIPTIONS] = send_a_tensor,
+    [SH_FORK_STORAGES] = send_a_tensor,  [SH_FORK_MODULES] = find_a_module, [SH_FORK_ENVS] = find_an_env,
+    [SH_FORK_WORLD] = make_a_block,      [SH_FORK_WATCHES] = watch_a_queue, [SH_FORK_CHILDREN] = by_fork,
+    [SH_FORK_CARD] = count_cards,        [SH_FORK_LOG] = log_a_line,        [SH_FORK_CARD_DESCRIPTIONS] = send_a_tensor,
+    [SH_FORK_RECEIPTS] = end_a_delivery,
 };
 
 /* ---- the thread that holds the lock ---- */
