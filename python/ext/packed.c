@@ -79,12 +79,19 @@ void ext_known_fini(ext_known *known)
     free(known->index);
 }
 
+/* The last object that came into the index is in no other object's way, so its place can be emptied. */
 void ext_known_forget(ext_known *known, uint32_t count)
 {
-    known->count = count;
-    free(known->index);
-    known->index = NULL;
-    known->places = 0;
+    while (known->count > count) {
+        known->count--;
+        if (known->places != 0) {
+            size_t at = place_of(known, known->seen[known->count]);
+            while (known->index[at] != known->count + 1) {
+                at = (at + 1) & (known->places - 1);
+            }
+            known->index[at] = 0;
+        }
+    }
 }
 
 int ext_known_add(ext_known *known, PyObject *obj)

@@ -63,6 +63,17 @@ class Codec(unittest.TestCase):
         got = self.send([many, many[1234], box])
         self.assertIs(got[0][1234], got[1])
 
+    def test_many_known_containers_before_one_with_a_shared_object(self):
+        """An attempt to pack the last container fails, and what it noted is forgotten: that made put loop for ever."""
+        known, lock = [[i] for i in range(200)], mp.Lock()
+        last = [[i] for i in range(300)] + [lock]
+        got = self.send(known + [last, known[150], last[20]])
+        self.assertEqual(got[:200], known)
+        self.assertIs(got[201], got[150])
+        self.assertIs(got[202], got[200][20])
+        self.assertEqual(got[200][:-1], last[:-1])
+        self.assertIsNot(got[200][-1], None)
+
     def test_large_containers_cost_no_more_than_pickle(self):
         """Y10: a dict of 10,000 keys took 19.6 ms, 12 times as long as a pickle, and a list of 1,000 ints 6 times."""
         def fastest(work):
