@@ -404,16 +404,6 @@ static sh_receipt_key key_of(const shoal_delivery *d)
     return (sh_receipt_key){.place = d->number, .serial = d->state};
 }
 
-/* Takes the receipt of a delivery, if it has not ended. */
-static shoal_err take_receipt(shoal_delivery *delivery, const char *what, sh_receipt *out)
-{
-    if (delivery->queue == NULL || !sh_receipt_take(key_of(delivery), out)) {
-        delivery->queue = NULL;
-        return sh_fail(SHOAL_ESTATE, "%s: the delivery has already ended", what);
-    }
-    return SHOAL_OK;
-}
-
 typedef enum action { DONE, RETURN, EXTEND } action;
 
 /* Inside: moves the end of the lease. */
@@ -428,15 +418,12 @@ static shoal_err extend(const shoal_block *q, sh_delivery *d, int64_t time)
     return SHOAL_OK;
 }
 
-/* Acts on the delivery that the receipt describes. *state: of its entry. */
-static shoal_err act_on(const sh_receipt *receipt, action what, const char *name, int64_t time, uint64_t *state)
+/* Inside: acts on the delivery that the receipt describes. *out_state: of its entry. */
+static shoal_err act_inside(sh_ctx *c, const sh_receipt *receipt, action what, const char *name, int64_t time,
+                            uint64_t *out_state)
 {
     shoal_block *q = (shoal_block *)receipt->queue;
     sh_delivery d = {.entry = NULL};
-    sh_ctx *c = sh_enter_held();
-    if (c == NULL) {
-        return shoal_last_error();
-    }
     shoal_err err = require(q, name);
     if (err == SHOAL_OK && !sh_delivery_find(q, receipt->number, &d)) {
         err = sh_deliveries_damaged(q);
@@ -445,56 +432,66 @@ static shoal_err act_on(const sh_receipt *receipt, action what, const char *name
     if (err == SHOAL_OK) {
         err = what == DONE ? finish(c, q, &d) : what == RETURN ? give_back(q, &d) : extend(q, &d, time);
     }
-    sh_leave();
-    *state = d.state;
+    *out_state = d.state;
     return err;
 }
 
-static shoal_err end(shoal_delivery *delivery, action what, const char *name)
+static shoal_err fail_ended(shoal_delivery *delivery, const char *name)
 {
-    sh_receipt receipt;
-    shoal_err err = take_receipt(delivery, name, &receipt);
-    if (err != SHOAL_OK) {
-        return err;
-    }
-    uint64_t state;
-    err = act_on(&receipt, what, name, 0, &state);
-    if (err != SHOAL_OK && err != SHOAL_ESTATE) {
-        sh_receipt_put(key_of(delivery), receipt.state); /* the caller may try again */
-        return err;
-    }
-    sh_receipt_drop(key_of(delivery));
-    shoal_queue_release(receipt.queue);
     delivery->queue = NULL;
+    return sh_fail(SHOAL_ESTATE, "%s: the delivery has already ended", name);
+}
+
+/* Acts on a delivery. The receipt is read and changed inside, so threads that have copies of one delivery act one after
+ * the other: one that extends the lease does not get in the way of one that is done. */
+static shoal_err act(shoal_delivery *delivery, action what, const char *name, int64_t time)
+{
+    const sh_receipt_key key = key_of(delivery);
+    sh_receipt receipt;
+    uint64_t state = 0;
+    if (delivery->queue == NULL || !sh_receipt_find(key, &receipt)) {
+        return fail_ended(delivery, name);
+    }
+    sh_ctx *c = sh_enter_held();
+    if (c != NULL && !sh_receipt_find(key, &receipt)) { /* another thread has just ended it */
+        sh_leave();
+        return fail_ended(delivery, name);
+    }
+    shoal_err err = c == NULL ? shoal_last_error() : act_inside(c, &receipt, what, name, time, &state);
+    bool ended = what != EXTEND && (err == SHOAL_OK || err == SHOAL_ESTATE); /* otherwise the caller may try again */
+    bool ours = ended && sh_receipt_drop(key);
+    if (what == EXTEND && err == SHOAL_OK) {
+        sh_receipt_set(key, state);
+    }
+    if (c != NULL) {
+        sh_leave();
+    }
+    if (ours) {
+        shoal_queue_release(receipt.queue);
+    }
+    delivery->queue = ended ? NULL : delivery->queue;
     return err;
 }
 
 shoal_err shoal_delivery_done(shoal_delivery *delivery)
 {
     SH_NEED(delivery);
-    return end(delivery, DONE, "shoal_delivery_done");
+    return act(delivery, DONE, "shoal_delivery_done", 0);
 }
 
 shoal_err shoal_delivery_return(shoal_delivery *delivery)
 {
     SH_NEED(delivery);
-    return end(delivery, RETURN, "shoal_delivery_return");
+    return act(delivery, RETURN, "shoal_delivery_return", 0);
 }
 
 shoal_err shoal_delivery_extend(shoal_delivery *delivery, int64_t time)
 {
     SH_NEED(delivery);
-    sh_receipt receipt;
     if (time < 0) {
         return sh_fail(SHOAL_EINVAL, "shoal_delivery_extend: the time is negative");
     }
-    shoal_err err = take_receipt(delivery, "shoal_delivery_extend", &receipt);
-    if (err == SHOAL_OK) {
-        uint64_t state = receipt.state;
-        err = act_on(&receipt, EXTEND, "shoal_delivery_extend", time, &state);
-        sh_receipt_put(key_of(delivery), err == SHOAL_OK ? state : receipt.state);
-    }
-    return err;
+    return act(delivery, EXTEND, "shoal_delivery_extend", time);
 }
 
 uint64_t shoal_queue_dropped(shoal_queue *queue)

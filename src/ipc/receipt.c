@@ -9,8 +9,7 @@
 typedef struct place {
     sh_receipt receipt;
     uint64_t serial; /* 0: free */
-    bool taken;
-    size_t next; /* of a free place: the next one + 1 */
+    size_t next;     /* of a free place: the next one + 1 */
 } place;
 
 /* The lock protects all of these. It is the innermost one: nothing else is called while it is held. */
@@ -75,31 +74,28 @@ shoal_err sh_receipt_add(const sh_receipt *receipt, sh_receipt_key *out_key)
     return p != NULL ? SHOAL_OK : sh_fail(SHOAL_ENOMEM, "no memory for a delivery");
 }
 
-bool sh_receipt_take(sh_receipt_key key, sh_receipt *out_receipt)
+bool sh_receipt_find(sh_receipt_key key, sh_receipt *out_receipt)
 {
     sh_fork_lock(&lock);
-    place *p = find(key);
-    bool ours = p != NULL && !p->taken;
-    if (ours) {
-        p->taken = true;
+    const place *p = find(key);
+    if (p != NULL) {
         *out_receipt = p->receipt;
     }
     sh_fork_unlock(&lock);
-    return ours;
+    return p != NULL;
 }
 
-void sh_receipt_put(sh_receipt_key key, uint64_t state)
+void sh_receipt_set(sh_receipt_key key, uint64_t state)
 {
     sh_fork_lock(&lock);
     place *p = find(key);
     if (p != NULL) {
         p->receipt.state = state;
-        p->taken = false;
     }
     sh_fork_unlock(&lock);
 }
 
-void sh_receipt_drop(sh_receipt_key key)
+bool sh_receipt_drop(sh_receipt_key key)
 {
     sh_fork_lock(&lock);
     place *p = find(key);
@@ -107,6 +103,7 @@ void sh_receipt_drop(sh_receipt_key key)
         make_free(p);
     }
     sh_fork_unlock(&lock);
+    return p != NULL;
 }
 
 void sh_receipts_forget(const void *view)

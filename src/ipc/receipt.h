@@ -20,15 +20,15 @@ typedef struct sh_receipt_key {
 /* Adds a receipt, with the reference to the queue. Errors: SHOAL_ENOMEM. */
 shoal_err sh_receipt_add(const sh_receipt *receipt, sh_receipt_key *out_key);
 
-/* Takes a receipt, for this thread alone, until sh_receipt_put or sh_receipt_drop. Returns false if there is none, or
- * another thread has it. */
-bool sh_receipt_take(sh_receipt_key key, sh_receipt *out_receipt);
+/* Copies the receipt. Returns false if there is none. Another thread may remove it at any time, unless this one is
+ * inside. */
+bool sh_receipt_find(sh_receipt_key key, sh_receipt *out_receipt);
 
-/* Puts back a receipt that was taken, with a new state. */
-void sh_receipt_put(sh_receipt_key key, uint64_t state);
+/* Sets the state of a receipt. */
+void sh_receipt_set(sh_receipt_key key, uint64_t state);
 
-/* Removes a receipt that was taken. The caller has its reference to the queue now. */
-void sh_receipt_drop(sh_receipt_key key);
+/* Removes a receipt. Returns false if there is none; otherwise the caller has its reference to the queue now. */
+bool sh_receipt_drop(sh_receipt_key key);
 
 /* Removes all receipts of a queue whose handle and view are being freed: the program released their references
  * itself. */
