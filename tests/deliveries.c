@@ -3,6 +3,8 @@
 #include "tests/children.h"
 
 #include <poll.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 
@@ -285,6 +287,31 @@ START_TEST(a_message_over_the_limit_is_rejected)
 }
 END_TEST
 
+/* Raw bytes of any size, none included, can be read from the queue for rejects in every way. */
+START_TEST(rejected_bytes)
+{
+    shoal_queue *rejects = make(NULL);
+    shoal_queue *q = make(&(shoal_queue_options){.acknowledge = true, .deliveries = 1, .rejects = rejects});
+    for (size_t size = 0; size < 12; size++) {
+        shoal_value *v = NULL;
+        shoal_delivery d;
+        size_t got = 99;
+        ck_assert_ok(shoal_queue_put_bytes(q, "some raw bytes", size, SHOAL_NOW));
+        ck_assert_ok(shoal_queue_get_delivery(q, SHOAL_NOW, &v, &d));
+        shoal_value_destroy(v);
+        ck_assert_ok(shoal_delivery_return(&d));
+        ck_assert_err(try_get(q, SHOAL_NOW), SHOAL_ETIMEDOUT);
+        ck_assert_ok(size % 2 == 0 ? shoal_queue_get_packed(rejects, SHOAL_NOW, &v)
+                                   : shoal_queue_get(rejects, SHOAL_NOW, &v));
+        ck_assert_ptr_nonnull(shoal_value_as_bytes(v, &got));
+        ck_assert_uint_eq(got, size);
+        shoal_value_destroy(v);
+    }
+    shoal_release(q);
+    shoal_release(rejects);
+}
+END_TEST
+
 /* Gets messages until the queue has ended; returns how many. */
 static shoal_err work(int rank, const shoal_value *args)
 {
@@ -347,6 +374,57 @@ START_TEST(two_copies_of_a_delivery)
     shoal_release(q);
     ck_assert_ok(shoal_delivery_done(&other)); /* the last reference to the queue */
     ck_assert_err(shoal_delivery_return(&c), SHOAL_ESTATE);
+}
+END_TEST
+
+/* The delivery that a thread extends as long as it has not ended. */
+typedef struct heartbeat {
+    shoal_delivery delivery; /* of message `message`, which is written last */
+    sh_a64 message, extended;
+} heartbeat;
+
+#define BEATS 500u
+
+static void *beat(void *context)
+{
+    heartbeat *h = context;
+    for (uint64_t n = 1; n <= BEATS; n++) {
+        while (sh_load_acquire(&h->message) < n) {
+            sched_yield();
+        }
+        shoal_delivery copy = h->delivery;
+        while (shoal_delivery_extend(&copy, LIMIT) == SHOAL_OK) {
+            sh_store_release(&h->extended, n);
+        }
+    }
+    return NULL;
+}
+
+/* A thread extended the lease while another one was done: to the second one the delivery seemed to have ended, and the
+ * message came back. */
+START_TEST(a_lease_is_extended_while_its_delivery_ends)
+{
+    shoal_queue *q = make(&(shoal_queue_options){.acknowledge = true, .lease = LIMIT});
+    heartbeat h = {.message = {0}, .extended = {0}};
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, beat, &h), 0);
+    for (uint64_t n = 1; n <= BEATS; n++) {
+        put(q, (int64_t)n);
+        shoal_delivery d = h.delivery = get(q, (int64_t)n, 1, SHOAL_NOW);
+        sh_store_release(&h.message, n);
+        while (sh_load_acquire(&h.extended) < n) {
+            sched_yield();
+        }
+        ck_assert_ok(n % 2 == 0 ? shoal_delivery_done(&d) : shoal_delivery_return(&d));
+        if (n % 2 != 0) {
+            d = get(q, (int64_t)n, 2, SHOAL_NOW);
+            ck_assert_ok(shoal_delivery_done(&d));
+        }
+    }
+    ck_assert_int_eq(pthread_join(thread, NULL), 0);
+    ck_assert_uint_eq(shoal_queue_size(q), 0);
+    ck_assert_uint_eq(sh_load_relaxed(&((shoal_block *)q)->refs), 1);
+    shoal_release(q);
 }
 END_TEST
 
@@ -573,8 +651,10 @@ static Suite *suite(void)
     tcase_add_test(tc, a_stopped_receiver_keeps_its_messages_without_a_lease);
     tcase_add_test(tc, a_lease_passes);
     tcase_add_test(tc, a_message_over_the_limit_is_rejected);
+    tcase_add_test(tc, rejected_bytes);
     add_for_methods(tc, a_closed_queue_waits_for_what_is_out);
     tcase_add_test(tc, two_copies_of_a_delivery);
+    tcase_add_test(tc, a_lease_is_extended_while_its_delivery_ends);
     tcase_add_test(tc, every_waiter_sees_every_table);
     tcase_add_test(tc, dead_letters_survive_a_full_heap);
     tcase_add_test(tc, dead_letters_wait_for_room);

@@ -215,11 +215,11 @@ shoal_err sh_message_read_packed(const shoal_block *message, shoal_value **out_v
     uint64_t count, size;
     const char *bytes = bytes_of(message, &count, &size);
     *out_value = NULL;
+    if (bytes != NULL && sh_load_relaxed(&message_of(message)->count) != 0) { /* shared objects, or raw bytes */
+        return SHOAL_OK;
+    }
     if (bytes == NULL || size == 0) {
         return sh_fail(SHOAL_ECORRUPT, "message %llu does not fit into its block", (unsigned long long)message->id);
-    }
-    if (sh_load_relaxed(&message_of(message)->count) != 0) { /* shared objects, or raw bytes */
-        return SHOAL_OK;
     }
     *out_value = shoal_value_packed(bytes, size);
     return *out_value != NULL ? SHOAL_OK : shoal_last_error();
