@@ -422,6 +422,28 @@ START_TEST(b62_a_ring_of_nonsense_is_left_soon)
 }
 END_TEST
 
+/* The counts of a queue with a bound in bytes, and a ring that seems to hold 2^60 messages: to correct the counts takes
+ * no longer than a walk over the ring. */
+START_TEST(b62_counts_of_bytes_that_lie)
+{
+    static const char bytes[20000];
+    uint64_t state = SEED;
+    for (int i = 0; i < SH_REPEAT(1000); i++) {
+        shoal_queue *q;
+        sh_ring r;
+        hot_ok(shoal_queue_create_with(&(shoal_queue_options){.bytes = 1000}, &q));
+        sh_queue_shm *shm = (sh_queue_shm *)((shoal_block *)q)->data;
+        hot(sh_ring_open(sh_ref_id(sh_load_acquire(&shm->rings)), &r));
+        hot_ok(shoal_queue_put_bytes(q, bytes, sizeof bytes, SHOAL_NOW)); /* so that the next put looks at the counts */
+        sh_store_relaxed(&shm->taken_bytes, sh_splitmix_next(&state) >> sh_splitmix_below(&state, 64));
+        sh_store_relaxed(i % 2 == 0 ? &r.shm->tail.hint : &r.shm->head.hint,
+                         sh_splitmix_next(&state) >> sh_splitmix_below(&state, 64));
+        (void)(shoal_queue_put_bytes(q, "more", 4, SHOAL_NOW) == SHOAL_OK);
+        shoal_release(q);
+    }
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("forged");
@@ -439,6 +461,7 @@ static Suite *suite(void)
     tcase_add_test(tc, b62_random_words_in_entries);
     tcase_add_test(tc, b62_objects_that_refer_to_nothing);
     tcase_add_test(tc, b62_a_ring_of_nonsense_is_left_soon);
+    tcase_add_test(tc, b62_counts_of_bytes_that_lie);
     suite_add_tcase(s, tc);
     return s;
 }

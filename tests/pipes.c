@@ -1,6 +1,7 @@
 /* Pipes: both directions, polling, and what happens when the other side is gone. */
 #include "tests/children.h"
 
+#include <sched.h>
 #include <signal.h>
 
 static void make_pipe(bool duplex, shoal_pipe **a, shoal_pipe **b)
@@ -343,6 +344,39 @@ START_TEST(y7_a_full_pipe_makes_its_sender_wait)
 }
 END_TEST
 
+static shoal_err receive_one(int rank, const shoal_value *args)
+{
+    char bytes[10000];
+    size_t size;
+    (void)rank;
+    must_ok(shoal_queue_get_bytes(ARG(queue, "queue"), bytes, sizeof bytes, LIMIT, &size));
+    return SHOAL_OK;
+}
+
+/* What a receiver took, and did not count before it ended, seems to be in the queue still. A sender that never waits
+ * found it full for ever. */
+START_TEST(receivers_that_end_leave_room)
+{
+    static const char bytes[10000];
+    const int64_t timeouts[] = {SHOAL_NOW, SHOAL_MS(1)};
+    for (size_t i = 0; i < 2; i++) {
+        shoal_queue *q;
+        ck_assert_ok(shoal_queue_create_with(&(shoal_queue_options){.bytes = 20000}, &q));
+        for (int n = 0; n < 4; n++) {
+            int64_t deadline = clock_ns() + LIMIT;
+            shoal_err err;
+            while ((err = shoal_queue_put_bytes(q, bytes, sizeof bytes, timeouts[i])) == SHOAL_ETIMEDOUT) {
+                ck_assert_int_lt(clock_ns(), deadline);
+                sched_yield();
+            }
+            ck_assert_ok(err);
+            finish(start(SHOAL_START_FORK, n, receive_one, shoal_map("queue", q)));
+        }
+        shoal_release(q);
+    }
+}
+END_TEST
+
 /* ---- ends sent through queues ---- */
 
 /* Gets ends from a queue and answers on each. */
@@ -393,6 +427,7 @@ static Suite *suite(void)
     tcase_add_test(tc, y7_a_pipe_holds_so_many_bytes);
     tcase_add_test(tc, y7_a_kept_block_counts_as_a_handle);
     add_for_methods(tc, y7_a_full_pipe_makes_its_sender_wait);
+    tcase_add_test(tc, receivers_that_end_leave_room);
     add_for_methods(tc, b25_values_come_back_from_another_process);
     add_for_methods(tc, recv_ends_when_the_holders_of_the_other_end_are_gone);
     add_for_methods(tc, a_parked_receiver_wakes_when_the_last_of_several_holders_goes);

@@ -241,8 +241,9 @@ static uint64_t cost_of_rings(shoal_block *q)
     uint64_t sum = 0;
     for (uint32_t n = sh_load_relaxed(&v->get); n < sh_load_relaxed(&v->count); n++) {
         const sh_ring *ring = &v->rings[n];
-        uint64_t end = sh_ring_puts(ring);
-        for (uint64_t i = sh_ring_takes(ring); i < end; i++) {
+        uint64_t begin = sh_ring_takes(ring), end = sh_ring_puts(ring), size = UINT64_C(1) << ring->order;
+        end = end - begin > size && end > begin ? begin + size : end; /* more than that is forged */
+        for (uint64_t i = begin; i < end; i++) {
             const sh_a128 *entry = sh_ring_entry(ring, i);
             uint64_t state = sh_load_acquire(&entry->lo), word = sh_load_acquire(&entry->hi);
             sh_found f;
@@ -253,25 +254,32 @@ static uint64_t cost_of_rings(shoal_block *q)
     return sum;
 }
 
-/* Inside: returns whether the bound in bytes allows another message. waited: a wait for room has ended, so if there is
- * still none the counts may be wrong. */
-static bool admit(shoal_block *q, bool waited)
+#define FULL_LONG SH_SLICE_SHORT /* a queue that is full for so long may only seem to be */
+
+/* Inside: returns whether the bound in bytes allows another message. */
+static bool admit(shoal_block *q)
 {
     sh_queue_view *v = sh_queue_view_of(q);
     sh_queue_shm *shm = sh_queue_shm_of(q);
-    if (v->put_bytes < SH_QUEUE_STEP && !v->full) {
+    if (v->put_bytes < SH_QUEUE_STEP && v->full_since == 0) {
         return true;
     }
     sh_add_acq_rel(&shm->put_bytes, v->put_bytes);
     v->put_bytes = 0;
     int64_t waiting = waiting_bytes(shm), most = (int64_t)sh_load_relaxed(&shm->most_bytes);
-    if ((waiting >= most && waited) || waiting < -most) {
+    int64_t now = waiting >= most ? sh_now() : 0;
+    bool full_long = waiting >= most && v->full_since != 0 && now - v->full_since >= FULL_LONG;
+    if (full_long || waiting < -most) {
         uint64_t taken = sh_load_acquire(&shm->taken_bytes);
         uint64_t right = sh_load_acquire(&shm->put_bytes) - cost_of_rings(q);
         (void)sh_cas_acq_rel(&shm->taken_bytes, &taken, right); /* if another process was faster, look again later */
     }
-    v->full = !has_space(shm) && !sh_queue_is_closed(q);
-    return !v->full;
+    if (has_space(shm) || sh_queue_is_closed(q)) {
+        v->full_since = 0;
+    } else if (v->full_since == 0 || full_long) {
+        v->full_since = now != 0 ? now : sh_now();
+    }
+    return v->full_since == 0;
 }
 
 void sh_queue_add_taken(const shoal_block *q, bool all)
@@ -362,7 +370,7 @@ shoal_err sh_queue_put_word(shoal_block *q, const sh_put *r, int64_t timeout)
         }
         shoal_err err = sh_queue_prepare(q, "shoal_queue_put");
         bool counted = err == SHOAL_OK && sh_load_relaxed(&sh_queue_shm_of(q)->most_bytes) != 0;
-        full = counted && !admit(q, waiting);
+        full = counted && !admit(q);
         if (err == SHOAL_OK && !full) {
             uint64_t cost = sh_queue_cost(r->kind, r->given);
             err = put_once(c, q, r, &full);

@@ -44,7 +44,7 @@ typedef struct sh_queue_view {
     /* Bytes that this process put and took, and that are not yet in put_bytes and taken_bytes of the queue. Used like
      * mood. */
     uint64_t put_bytes, taken_bytes;
-    bool full; /* the last look found too many bytes in the queue: look again before the next put */
+    int64_t full_since; /* every look since then found too many bytes in the queue; 0: the last one found room */
 
     sh_a32 watch; /* index among the watched queues + 1; 0: nobody asked for an fd (watch.c) */
 

@@ -19,7 +19,7 @@ static inline __attribute__((always_inline)) bool sh_queue_put_fast(shoal_block 
     sh_queue_view *v = sh_queue_view_of(queue);
     const sh_ring *ring = &v->rings[sh_load_relaxed(&v->put)];
     sh_queue_shm *shm = sh_queue_shm_of(queue);
-    if (v->put_bytes >= SH_QUEUE_STEP || v->full) { /* the queue may be full */
+    if (v->put_bytes >= SH_QUEUE_STEP || v->full_since != 0) { /* the queue may be full */
         return false;
     }
     if (sh_load_acquire(&shm->flags) != 0 || /* closed, or acknowledged: those take no plain words */

@@ -46,8 +46,9 @@ static inline void sh_queue_wake_getter(const shoal_block *queue)
  * way of small messages, each process adds what it put and took in steps of SH_QUEUE_STEP.
  *
  * death: what a process did not add dies with it; so both counts drift, and a forked child adds its parent's again. So
- * a put that has waited in vain counts what is in the rings and corrects taken_bytes (queue_core.c): a drift delays a
- * put, but never blocks it for good. A drift in the other direction is corrected once it exceeds the bound. */
+ * a process that has found the queue full for a while, whether it waited or came again, counts what is in the rings and
+ * corrects taken_bytes (queue_core.c): a drift delays a put, but never blocks it for good. A drift in the other
+ * direction is corrected once it exceeds the bound. */
 #define SH_QUEUE_STEP UINT64_C(16384)
 #define SH_QUEUE_ENTRY_COST 16u
 
