@@ -335,6 +335,7 @@ typedef struct sh_world_shm {
     sh_a64 recovered;      /* number of processes recovered */
     sh_a64 repaired;       /* number of locks repaired */
     sh_a32 sweep_turn;     /* the slots that the next sweep asks about in any case (slot.c) */
+    sh_a32 slots_taken;    /* how many slots were not free in the last sweep; advice: processes come and go */
     sh_store_shm store __attribute__((aligned(SH_CACHE_LINE)));
 } sh_world_shm;
 

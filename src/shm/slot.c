@@ -375,11 +375,12 @@ uint32_t sh_slots_sweep(int64_t age)
     if (age > 0 && (time - last < (uint64_t)age || !sh_cas_acq_rel(&header->swept_at, &last, time))) {
         return 0;
     }
-    uint32_t recovered = 0, used = sh_load_acquire(&header->slots_used);
+    uint32_t recovered = 0, taken = 0, used = sh_load_acquire(&header->slots_used);
     used = used < SH_SLOTS ? used : SH_SLOTS;
     uint32_t turn = used <= SWEEP_ASKS ? 0 : sh_add_relaxed(&header->sweep_turn, SWEEP_ASKS) % used;
     for (uint32_t i = 0; i < used; i++) {
         bool ask = (i + used - turn) % used < SWEEP_ASKS;
+        taken += sh_slot_state_phase(sh_load_relaxed(&sh_slot_at(i)->state)) != SH_PHASE_FREE;
         if ((ask || !seems_alive(i)) && sh_slot_recover(i)) {
             recovered++;
             sh_store_relaxed(&header->swept_at, (uint64_t)sh_now());
@@ -387,6 +388,7 @@ uint32_t sh_slots_sweep(int64_t age)
             sh_store_relaxed(&header->swept_at, (uint64_t)sh_now());
         }
     }
+    sh_store_relaxed(&header->slots_taken, taken - recovered);
     return recovered;
 }
 

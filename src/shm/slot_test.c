@@ -14,7 +14,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define MANY 1000u
+#define MANY 1100u
 
 static uint32_t reserved[MANY];
 
@@ -55,6 +55,16 @@ START_TEST(f8_a_sweep_asks_for_few_life_marks)
     ck_assert_uint_eq(recovered, 0);
     ck_assert_uint_lt(sh_life_asked - before, MANY / 4);
     cancel_many();
+}
+END_TEST
+
+/* Waiters look less often in a crowd, and as often as before when it has left. */
+START_TEST(f8_waiters_look_less_often_while_there_is_a_crowd)
+{
+    reserve_many();
+    ck_assert_uint_eq(sh_peers_now->sweep(1), 2);
+    cancel_many();
+    ck_assert_uint_eq(sh_peers_now->sweep(1), 1);
 }
 END_TEST
 
@@ -258,6 +268,7 @@ static Suite *suite(void)
     TCase *tc = tcase_create("slot");
     tcase_add_checked_fixture(tc, sh_leaks_begin, sh_leaks_end);
     tcase_add_test(tc, f8_a_sweep_asks_for_few_life_marks);
+    tcase_add_test(tc, f8_waiters_look_less_often_while_there_is_a_crowd);
     tcase_add_test(tc, f8_a_sweep_finds_the_dead_among_many);
     tcase_add_test(tc, f8_recovery_wakes_only_who_has_something_to_do);
     tcase_add_test(tc, f10_a_stopped_waiter_takes_no_lock_from_a_later_life);

@@ -73,7 +73,7 @@ static uint32_t peers_sweep(int64_t age)
         sh_slots_sweep(age);
         sh_forks_tidy();
         sh_cardstore_tidy();
-        times += sh_load_relaxed(&sh_the_world.header->slots_used) / CROWD;
+        times += sh_load_relaxed(&sh_the_world.header->slots_taken) / CROWD;
     }
     unlock_inside();
     return times <= 1 + SH_SLOTS / CROWD ? times : 1;
