@@ -109,6 +109,12 @@ static int play_main(const char *what)
             return UNPRIVILEGED;
         }
         play_privileged();
+    } else if (strcmp(what, "ordinary again") == 0) {
+        if (getauxval(AT_SECURE) == 0) {
+            return UNPRIVILEGED;
+        }
+        play(setresuid(getuid(), getuid(), getuid()) == 0);
+        play_start(SHOAL_START_SPAWN);
     } else if (strcmp(what, "dropped") == 0) {
         play_dropped();
     } else if (strcmp(what, "gave up") == 0) {
@@ -248,6 +254,15 @@ START_TEST(f3_a_program_whose_ids_differ)
 }
 END_TEST
 
+/* It was executed while its ids differed, which is over. Its children are like any others. */
+START_TEST(f3_a_program_that_is_ordinary_again)
+{
+    if (is_root()) {
+        plays("ordinary again", (person){STRANGER, OWNER, STRANGER, STRANGER}, 2);
+    }
+}
+END_TEST
+
 /* The children take a token each before they know. */
 START_TEST(f3_a_program_that_gives_up_being_root)
 {
@@ -282,6 +297,7 @@ static Suite *suite(void)
     tcase_add_test(tc, f3_a_setuid_program);
     tcase_add_test(tc, f3_a_setgid_program);
     tcase_add_test(tc, f3_a_program_whose_ids_differ);
+    tcase_add_test(tc, f3_a_program_that_is_ordinary_again);
     tcase_add_test(tc, f3_a_program_that_gives_up_being_root);
     tcase_add_test(tc, f3_a_program_that_clears_its_environment);
     tcase_add_test(tc, f13_a_world_made_as_root_and_used_as_another);

@@ -23,6 +23,8 @@
 #include <string.h>
 #include <sys/auxv.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
+#include <sys/xattr.h>
 #include <unistd.h>
 
 static struct {
@@ -252,12 +254,22 @@ static bool is_privileged(void)
     return getauxval(AT_SECURE) != 0;
 }
 
-/* The kernel sets AT_SECURE in whatever is executed while the ids differ. A program that gained privileges gains them again,
- * unless it is root by now, which has nothing to gain. */
+/* Checks whether the file of this program gives privileges. AT_SECURE alone does not tell: this process also has it if its ids
+ * differed when it was executed, which may be over, or if it entered another domain of SELinux or AppArmor, in which its children
+ * are from the beginning. */
+static bool file_gives_privileges(void)
+{
+    struct stat status;
+    return stat("/proc/self/exe", &status) != 0 || (status.st_mode & (S_ISUID | S_ISGID)) != 0 ||
+           getxattr("/proc/self/exe", "security.capability", NULL, 0) > 0;
+}
+
+/* The kernel sets AT_SECURE in whatever is executed while the ids differ. A program that gained privileges by its file gains
+ * them again, unless it is root by now, which has nothing to gain. */
 shoal_err sh_role_check(void)
 {
     bool differ = getuid() != geteuid() || getgid() != getegid();
-    return differ || (is_privileged() && getuid() != 0)
+    return differ || (is_privileged() && getuid() != 0 && file_gives_privileges())
                ? sh_fail(SHOAL_EPERM, "cannot run this program again: " SH_PRIVILEGED_TEXT)
                : SHOAL_OK;
 }
