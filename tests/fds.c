@@ -4,7 +4,9 @@
 #include "tests/children.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdlib.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 
@@ -70,6 +72,39 @@ static int start_without_streams(int method)
 START_TEST(no_fd_of_ours_is_a_standard_stream)
 {
     run_apart(start_without_streams, _i);
+}
+END_TEST
+
+/* ---- without a free fd ---- */
+
+/* A child that holds a lock is stopped, then killed, and nobody has reaped it. Its parent can open no file of /proc. */
+static int wait_without_fds(int unused)
+{
+    (void)unused;
+    shoal_lock *lock;
+    siginfo_t end;
+    holds(shoal_lock_create(&lock) == SHOAL_OK);
+    pid_t pid = fork();
+    holds(pid >= 0);
+    if (pid == 0) {
+        holds(shoal_lock_lock(lock, LIMIT) == SHOAL_OK);
+        raise(SIGSTOP);
+        return 0;
+    }
+    holds(waitid(P_PID, (id_t)pid, &end, WSTOPPED) == 0 && shoal_lock_holder(lock) == SHOAL_HOLDER_OTHER);
+    holds(setrlimit(RLIMIT_NOFILE, &(struct rlimit){.rlim_cur = 64, .rlim_max = 64}) == 0);
+    while (open("/dev/null", O_RDONLY | O_CLOEXEC) >= 0) {
+    }
+    holds(shoal_lock_lock(lock, SHOAL_MS(100)) == SHOAL_ETIMEDOUT);
+    holds(kill(pid, SIGKILL) == 0 && waitid(P_PID, (id_t)pid, &end, WEXITED | WNOWAIT) == 0);
+    holds(shoal_lock_lock(lock, SHOAL_SECONDS(5)) == SHOAL_EOWNERDEAD);
+    holds(waitpid(pid, NULL, 0) == pid);
+    return 0;
+}
+
+START_TEST(a_process_without_fds_sees_its_child_die)
+{
+    run_apart(wait_without_fds, 0);
 }
 END_TEST
 
@@ -146,6 +181,7 @@ static Suite *suite(void)
     Suite *s = suite_create("fds");
     TCase *tc = children_case("fds");
     add_for_methods(tc, no_fd_of_ours_is_a_standard_stream);
+    tcase_add_test(tc, a_process_without_fds_sees_its_child_die);
     add_for_methods(tc, a_file_with_the_number_of_the_worlds_is_left_alone);
     suite_add_tcase(s, tc);
     return s;

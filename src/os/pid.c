@@ -208,7 +208,11 @@ bool sh_pid_gone(int32_t pid, uint64_t start_time)
         return true;
     }
     if (!read_process(pid, &state, &start)) {
-        return kill(pid, 0) != 0 && errno == ESRCH; /* /proc may be hidden; then only a missing pid proves death */
+        /* /proc may be hidden, or this process has no fd left. Then only a missing pid proves death, or the parent is asked,
+         * which is this process: a zombie stays, and one whose other threads run on is not reported. */
+        siginfo_t end = {.si_pid = 0};
+        return (kill(pid, 0) != 0 && errno == ESRCH) ||
+               (waitid(P_PID, (id_t)pid, &end, WEXITED | WNOHANG | WNOWAIT) == 0 && end.si_pid == pid);
     }
     return (start_time != 0 && start != start_time) || (is_over(state) && living_thread(pid) == 0);
 }
