@@ -1,5 +1,5 @@
-/* For bindings to other languages: children that run another program, forks that return in both processes, and blocks by
- * address and by number.
+/* For bindings to other languages: children that run another program, forks that return in both processes, and blocks
+ * by address and by number.
  *
  * Bindings also use interrupt.h (waits that a signal ends), message.h (messages that are written in place), packed
  * values (value.h), and the file descriptors of queue.h.

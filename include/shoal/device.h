@@ -11,9 +11,9 @@
  * return from main. If the program's last thread ends by pthread_exit instead, the process stays, and only SIGKILL ends
  * it.
  *
- * A process that has used a card may fork, but the child cannot use a card: each such call fails with SHOAL_EFORK in it.
- * The child holds no card memory of its parent. Processes that it spawns may use a card. Start those that use one with
- * spawn or forkserver.
+ * A process that has used a card may fork, but the child cannot use a card: each such call fails with SHOAL_EFORK in
+ * the child. The child holds no card memory of its parent. Processes that the child spawns may use a card. Start
+ * processes that use a card with spawn or forkserver.
  *
  * If the card or a kernel fails, that call and every later call of this process that uses the card fail with
  * SHOAL_ECARD. The text has the first reason. The process must end. Other processes continue, unless they used the same

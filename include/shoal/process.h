@@ -3,9 +3,9 @@
  * Arguments and results are values. There are three ways to start a process. spawn, the default, runs a fresh copy of
  * this program, which is safe with threads and with CUDA. fork copies this process. forkserver lets a small server
  * process fork. The program must call shoal_init first in main. A forked child inherits every handle of its parent,
- * the ends of pipes included, but card tensors (device.h). Children end when their parent dies or executes another
- * program, unless they were started with `outlive`. A `death_signal` with a handler gives them time to clean up. binding.h has children that run another program, and
- * interrupt.h waits that a signal ends.
+ * the ends of pipes included, except those of card tensors (device.h). Children end when their parent dies or executes
+ * another program, unless they were started with `outlive`. A `death_signal` with a handler gives them time to clean
+ * up. binding.h has children that run another program, and interrupt.h waits that a signal ends.
  */
 #ifndef SHOAL_PROCESS_H
 #define SHOAL_PROCESS_H

@@ -167,8 +167,8 @@ typedef struct shoal_queue_options {
 } shoal_queue_options;
 
 /* Makes a queue with options, which may be NULL. The caller owns one reference. Does not block. Thread-safe. Errors:
- * those of shoal_queue_create; SHOAL_EINVAL if lease, deliveries or rejects is set without acknowledge, or bytes is over
- * 2^60 or set with it. */
+ * those of shoal_queue_create; SHOAL_EINVAL if lease, deliveries or rejects is set without acknowledge, if bytes is
+ * set with acknowledge, or if bytes is over 2^60. */
 SHOAL_MUST_USE shoal_err shoal_queue_create_with(const shoal_queue_options *options, shoal_queue **out_queue);
 
 /* A message that this process has taken from an acknowledged queue and not finished. The library retains the queue
@@ -220,7 +220,8 @@ uint64_t shoal_queue_dropped(shoal_queue *queue);
 
 /* Makes a pipe, which connects two ends. With duplex both ends send and receive; without it, a receives and b sends.
  * The caller owns one reference to each end: shoal_release. An end is a shared object and can be sent to another
- * process. In each direction it holds up to SHOAL_PIPE_BYTES, counted as by shoal_queue_options. Does not block. Thread-safe. Errors: those of shoal_queue_create.
+ * process. Each direction holds up to SHOAL_PIPE_BYTES, counted as the bytes of shoal_queue_options. Does not block.
+ * Thread-safe. Errors: those of shoal_queue_create.
  *
  * When every holder of one end has released it or died, the other end gets SHOAL_ECLOSED: a send at once, a receive
  * after all that was sent. The process that made the pipe is such a holder: it must release the end that it gave
@@ -229,8 +230,8 @@ uint64_t shoal_queue_dropped(shoal_queue *queue);
 SHOAL_MUST_USE shoal_err shoal_pipe_create(bool duplex, shoal_pipe **out_a, shoal_pipe **out_b);
 
 /* Sends a value through a pipe, and consumes it on success and on failure. Blocks while the pipe is full, at most for
- * timeout, and fails like shoal_queue_put. Thread-safe. Errors: also
- * SHOAL_ECLOSED if the other end is closed, also while it waits, and SHOAL_EINVAL if this end only receives. */
+ * timeout. Fails like shoal_queue_put. Thread-safe. Errors: also SHOAL_ECLOSED if the other end is closed, before or
+ * during the wait, and SHOAL_EINVAL if this end only receives. */
 SHOAL_MUST_USE shoal_err shoal_pipe_send(shoal_pipe *end, shoal_value *value, int64_t timeout);
 
 /* Receives the oldest message from a pipe as a value, which the caller owns. Blocks and fails like shoal_queue_get.
@@ -255,8 +256,9 @@ SHOAL_MUST_USE shoal_err shoal_pipe_poll(shoal_pipe *end, int64_t timeout);
  * Errors: those of shoal_queue_fd; SHOAL_EINVAL if the end only sends. */
 SHOAL_MUST_USE shoal_err shoal_pipe_fd(shoal_pipe *end, int *out_fd);
 
-/* For bindings to other languages: the same as shoal_queue_get and shoal_pipe_recv, but a message without shared objects that is not raw bytes comes as a
- * packed value. Its bytes are a private copy, and nobody has checked them. */
+/* For bindings to other languages: do the same as shoal_queue_get and shoal_pipe_recv, but return a message without
+ * shared objects that is not raw bytes as a packed value (shoal_value_as_packed). Its bytes are a private copy, and
+ * nobody has checked them. */
 SHOAL_MUST_USE shoal_err shoal_queue_get_packed(shoal_queue *queue, int64_t timeout, shoal_value **out_value);
 SHOAL_MUST_USE shoal_err shoal_pipe_recv_packed(shoal_pipe *end, int64_t timeout, shoal_value **out_value);
 

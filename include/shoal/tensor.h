@@ -122,9 +122,9 @@ shoal_tensor *shoal_empty_shared(shoal_dtype dtype, int ndim, const int64_t *sha
 shoal_tensor *shoal_empty_like(const shoal_tensor *t);
 shoal_tensor *shoal_zeros_like(const shoal_tensor *t);
 
-/* Add or drop a reference to a tensor. retain returns its argument; NULL, with SHOAL_ESTATE, if the tensor was released.
- * NULL is allowed. release never changes the last error; for a tensor that was released before it does nothing but
- * write a log line. Do not block. Thread-safe. */
+/* Add or drop a reference to a tensor. retain returns its argument, or NULL with SHOAL_ESTATE if the tensor was
+ * released. NULL is allowed. release never changes the last error; for a tensor that was released before, it only
+ * writes a log line. Do not block. Thread-safe. */
 shoal_tensor *shoal_tensor_retain(shoal_tensor *t);
 void shoal_tensor_release(shoal_tensor *t);
 

@@ -233,14 +233,16 @@ const shoal_value *shoal_value_find(const shoal_value *map, const char *key);
  * not block. Thread-safe. */
 size_t shoal_value_format(const shoal_value *value, char *buffer, size_t capacity);
 
-/* For bindings to other languages: makes a value of MessagePack bytes that the binding wrote: one list or map, as shoal_value_list and shoal_value_map
- * would be sent, without shared objects. A foreign value is extension type 2, with its tag in four bytes, little endian,
- * before its bytes. Such a value can only be copied, kept, destroyed, sent, and added to a list or map. The receiver
- * checks the bytes: others are SHOAL_ECORRUPT there. Copies the bytes. The caller owns the value. Does not block.
- * Thread-safe. Returns NULL and sets SHOAL_EINVAL if there are no bytes, or SHOAL_ENOMEM. */
+/* For bindings to other languages: makes a packed value of MessagePack bytes that the binding wrote: one list or map,
+ * as shoal_value_list and shoal_value_map would be sent, without shared objects. A foreign value in it is extension
+ * type 2, with its tag in four bytes, little endian, before its bytes. A packed value can only be copied, kept,
+ * destroyed, sent, and added to a list or map. The receiver checks the bytes: if they are not such a list or map, its
+ * get fails with SHOAL_ECORRUPT. Copies the bytes. The caller owns the value. Does not block. Thread-safe. Returns NULL
+ * and sets SHOAL_EINVAL if there are no bytes, or SHOAL_ENOMEM. */
 shoal_value *shoal_value_packed(const void *bytes, size_t size);
 
-/* Returns the bytes of such a value, borrowed from it, and their number; NULL, without an error, for any other value. */
+/* Returns the bytes of a packed value, borrowed from it, and their number; NULL, without an error, for any other
+ * value. */
 const void *shoal_value_as_packed(const shoal_value *value, size_t *out_size);
 
 #ifdef __cplusplus

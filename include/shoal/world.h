@@ -17,7 +17,8 @@
  * Environment variables: SHOAL_HEAP_LIMIT limits the memory of worlds that this process makes. It is a number of
  * bytes, or of units of 1,024, 1,024^2 or 1,024^3 bytes if K, M or G follows. SHOAL_SPIN_NS is the longest time in
  * nanoseconds that a waiter spins before it sleeps: 20,000 by default, at most 100 ms, and always 0 with a single
- * core. Waiters learn where spinning does not pay, and sleep there at once. If one of them is not such a number, the call that makes the world fails with SHOAL_EINVAL.
+ * core. Waiters learn where spinning does not pay, and sleep there at once. If one of the variables is not such a
+ * number, the call that makes the world fails with SHOAL_EINVAL.
  */
 #ifndef SHOAL_WORLD_H
 #define SHOAL_WORLD_H
@@ -40,8 +41,8 @@ extern "C" {
  * other process it returns SHOAL_OK. Without it, a program cannot start such processes (SHOAL_ESTATE). If a program
  * uses the library before it, its children cannot start: they write a log line and exit with 127. A child that gains
  * privileges when it is executed (setuid, setgid, file capabilities) cannot trust its role: it writes a log line and
- * exits with 126. argc and argv are reserved: they are not used now, and may be NULL. Errors: SHOAL_EINVAL if someone else set the environment
- * variable SHOAL_CHILD, which the library sets for its children. */
+ * exits with 126. argc and argv are reserved: they are not used now, and may be NULL. Errors: SHOAL_EINVAL if someone
+ * else set the environment variable SHOAL_CHILD, which the library sets for its children. */
 shoal_err shoal_init(int *argc, char ***argv);
 
 /* Options of shoal_world_create. Zero is the default of each. */
