@@ -77,24 +77,26 @@ def share(x: Any) -> Any:
     A tensor is moved into shared memory in place; memory that torch has already shared stays where it is. Of a module its
     parameters and buffers are shared, of an optimiser its parameters and their state; grads are not. numpy has no way to move
     an array: in place of one whose elements are not in shared memory, a copy is returned that is, and a dict or a list gets
-    the copy. Numbers and strings in a dict, a list or a tuple stay as they are. Raises TypeError for anything else, and says
-    where it is.
+    the copy. An array that occurs twice is copied once. Numbers and strings in a dict, a list or a tuple stay as they are.
+    Raises TypeError for anything else, and says where it is.
     """
     return _share(x, "x", {})
 
 
-def _share(x: Any, where: str, seen: Dict[int, Any]) -> Any:
-    """seen: the containers that are being shared, which may contain themselves."""
+def _share(x: Any, where: str, seen: Dict[int, Tuple[Any, Any]]) -> Any:
+    """seen: the containers and arrays that were met, by their ids, each with what is returned for it. A container may contain
+    itself, and what occurs twice is shared once. The originals are kept so that no id is used again."""
     if isinstance(x, _shoal.Tensor):
         return x.share()
     if _is_torch(x):
         return _share_tensor(x, where)
     torch: Any = sys.modules.get("torch")
+    if id(x) in seen:
+        return seen[id(x)][1]
     if isinstance(x, (dict, list, tuple)):
-        if id(x) in seen:
-            return x
-        seen[id(x)] = x
-        return _share_members(x, where, seen)
+        seen[id(x)] = x, x
+        seen[id(x)] = x, _share_members(x, where, seen)
+        return seen[id(x)][1]
     if torch is not None and isinstance(x, torch.nn.Module):
         for name, tensor in [*x.named_parameters(), *x.named_buffers()]:
             _share_tensor(tensor, f"{where}.{name}")
@@ -106,14 +108,15 @@ def _share(x: Any, where: str, seen: Dict[int, Any]) -> Any:
             _share_state(state, f"{where}.state[{i}]")
         return x
     if _is_array(x) or where == "x" and _is_plain(x) and not isinstance(x, (str, bytes, type(None))):
-        return x if is_shared(x) else from_numpy(x)
+        seen[id(x)] = x, x if is_shared(x) else from_numpy(x)
+        return seen[id(x)][1]
     if where != "x" and _is_plain(x):
         return x
     raise TypeError(f"shoal.share() cannot share {where}, {_with_article(type(x).__name__)}: it takes numpy arrays, torch "
                     "tensors, modules and optimisers, shoal.Tensors, and dicts, lists and tuples of them")
 
 
-def _share_members(x: Any, where: str, seen: Dict[int, Any]) -> Any:
+def _share_members(x: Any, where: str, seen: Dict[int, Tuple[Any, Any]]) -> Any:
     if isinstance(x, dict):
         for key, value in x.items():
             shared = _share(value, f"{where}[{key!r}]", seen)

@@ -329,6 +329,15 @@ class ByHandle(Case):
         self.assertIs(shoal.share(tensor), tensor)
         self.assertTrue(tensor.is_shared and shoal.is_shared(tensor))
 
+    def test_share_shares_once_what_occurs_twice(self):
+        array, pair = numpy.ones(3), (numpy.ones(2), "x")
+        first, second, third, fourth = shoal.share([array, pair, array, pair])
+        self.assertTrue(shoal.is_shared(first) and shoal.is_shared(second[0]))
+        self.assertTrue(first is third and second is fourth)
+        ring = [numpy.ones(2)]
+        ring.append((ring, ring))
+        self.assertTrue(shoal.share(ring) is ring and shoal.is_shared(ring[0]) and ring[1][0] is ring)
+
 
 def add_three_to_all(arrays):
     for array in arrays:
