@@ -150,7 +150,7 @@ static int abandon(const uint8_t *bytes, size_t size, bool dead)
     for (size_t i = 0; i < count; i++) {
         damage(bytes + i * WRITE_SIZE, places[i]);
     }
-    sh_peers_set(NULL);
+    sh_peers_set(NULL, 0);
     sh_attachment_set(SH_FORKED); /* so that leaving only forgets the world */
     shoal_world_leave();
     return fd;

@@ -24,12 +24,12 @@ static bool is_ours(const void *object, sh_kind kind)
            sh_attachment_now() == SH_ATTACHED;
 }
 
-/* sh_block_require, without a call in the usual case: a lock takes no longer than that call. */
+/* sh_block_require, without a call in the usual case: a lock takes no longer than that call. A handle that is lost or was left
+ * behind has no kind. */
 static inline shoal_err require(const void *object, sh_kind kind, const char *call)
 {
     const shoal_block *b = object;
-    bool usual = b != NULL && b->magic == SH_HANDLE_MAGIC && b->kind == kind && !b->left_behind &&
-                 !sh_block_is_lost(b) && sh_attachment_now() == SH_ATTACHED;
+    bool usual = b != NULL && b->magic == SH_HANDLE_MAGIC && b->kind == kind && sh_attachment_now() == SH_ATTACHED;
     return __builtin_expect(usual, 1) ? SHOAL_OK : sh_block_require(b, kind, call);
 }
 

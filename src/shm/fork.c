@@ -191,7 +191,7 @@ void sh_world_fork_child(void)
     sh_attachment_set(SH_FORKED); /* until sh_world_become */
     sh_pid_find_space_of_child();
     sh_hold_inherited(); /* before this process has marks */
-    sh_peers_set(NULL);
+    sh_peers_set(NULL, 0);
     if (plain && given && sh_slot_adopt_forked(plan.slot, plan.generation, sh_the_world.self.index)) {
         sh_world_be(plan.slot);
         sh_blocks_become(&sh_the_world.self, SH_INHERIT_PLAIN);

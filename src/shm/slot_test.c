@@ -212,9 +212,9 @@ START_TEST(f10_a_stopped_waiter_takes_no_lock_from_a_later_life)
     real_peers = sh_peers_now;
     sh_peers hooked = *real_peers;
     hooked.is_dead = is_dead_and_stop;
-    sh_peers_set(&hooked);
+    sh_peers_set(&hooked, sh_life_now);
     shoal_err err = shoal_lock_lock(the_lock, SHOAL_NOW);
-    sh_peers_set(real_peers);
+    sh_peers_set(real_peers, sh_life_now);
     ck_assert_int_gt(living, 0);
     ck_assert_int_eq(err, SHOAL_ETIMEDOUT);
     ck_assert_int_eq(shoal_lock_holder(the_lock), SHOAL_HOLDER_OTHER);

@@ -50,14 +50,7 @@ static void unlock_inside(void)
 
 static sh_owner peers_self(void)
 {
-    const sh_ctx *c = &sh_the_world.self;
-    return sh_slot_owner(c->index, sh_load_relaxed(&c->slot->state));
-}
-
-static uint64_t peers_life(void)
-{
-    const sh_ctx *c = &sh_the_world.self;
-    return sh_slot_life(c->index, sh_load_relaxed(&c->slot->state));
+    return (sh_owner)sh_life_now; /* its low bits */
 }
 
 #define CROWD 1024u /* this many idle waiters may wake up each second, in worlds of any size */
@@ -85,7 +78,6 @@ static void peers_repaired(void)
 }
 
 static const sh_peers world_peers = {.self = peers_self,
-                                     .life = peers_life,
                                      .is_dead = sh_owner_is_dead,
                                      .sweep = peers_sweep,
                                      .repaired = peers_repaired,
@@ -153,7 +145,7 @@ void sh_world_be(uint32_t index)
         c->cursor[k] = index; /* processes search for free blocks in different places */
     }
     sh_cardstore_tell(c->slot);
-    sh_peers_set(&world_peers);
+    sh_peers_set(&world_peers, sh_slot_life(index, sh_load_relaxed(&c->slot->state)));
     sh_signal_fence(); /* a signal handler that ends the process finds the slot if it finds SH_ATTACHED */
     sh_attachment_set(SH_ATTACHED);
 }
@@ -284,7 +276,7 @@ void sh_world_detach(void)
         sh_forks_await();
         sh_slot_end(sh_the_world.self.index);
         sh_forks_forget();
-        sh_peers_set(NULL);
+        sh_peers_set(NULL, 0);
         sh_blocks_forget();
         forget_world();
     }

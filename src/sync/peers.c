@@ -2,14 +2,11 @@
 
 #include <stddef.h>
 
+#define ALONE 1u
+
 static sh_owner alone_self(void)
 {
-    return 1;
-}
-
-static uint64_t alone_life(void)
-{
-    return 1;
+    return ALONE;
 }
 
 static bool alone_is_dead(sh_owner owner)
@@ -24,10 +21,12 @@ static uint32_t alone_sweep(int64_t age)
     return 1;
 }
 
-static const sh_peers alone = {.self = alone_self, .life = alone_life, .is_dead = alone_is_dead, .sweep = alone_sweep};
+static const sh_peers alone = {.self = alone_self, .is_dead = alone_is_dead, .sweep = alone_sweep};
 const sh_peers *sh_peers_now = &alone;
+uint64_t sh_life_now = ALONE;
 
-void sh_peers_set(const sh_peers *peers)
+void sh_peers_set(const sh_peers *peers, uint64_t life)
 {
     sh_peers_now = peers != NULL ? peers : &alone;
+    sh_life_now = peers != NULL ? life : ALONE;
 }

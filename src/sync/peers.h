@@ -19,7 +19,6 @@ typedef uint32_t sh_owner;
 
 typedef struct sh_peers {
     sh_owner (*self)(void);          /* returns the calling process */
-    uint64_t (*life)(void);          /* the same, as a whole life */
     bool (*is_dead)(sh_owner owner); /* exact: a stopped process is alive; costs a system call */
     /* Finds dead processes and recovers them, unless that was done less than age ns ago. Returns how many times longer
      * than usual a waiter may sleep (SH_SLICE_LONG) because many others look, too: at least 1. */
@@ -34,6 +33,11 @@ typedef struct sh_peers {
 
 /* The world sets this once, before any wait. Until then the process is alone: self returns 1 and nobody is dead. */
 extern const sh_peers *sh_peers_now;
-void sh_peers_set(const sh_peers *peers);
+
+/* The calling process as a whole life. Private memory, not a call: a lock is taken in little more time than it takes to ask. */
+extern uint64_t sh_life_now;
+
+/* Sets both, for a process that has just taken its place in the world. NULL: it is alone again. */
+void sh_peers_set(const sh_peers *peers, uint64_t life);
 
 #endif

@@ -53,11 +53,6 @@ static inline sh_owner fake_self(void)
     return fake_life;
 }
 
-static inline uint64_t fake_whole_life(void)
-{
-    return fake_life;
-}
-
 static inline bool fake_is_dead(sh_owner life)
 {
     return sh_pid_gone((int32_t)sh_load_acquire(&fake->pid[life]), sh_load_acquire(&fake->start_time[life]));
@@ -78,6 +73,8 @@ static inline uint32_t fake_sweep(int64_t age)
 
 static inline void fake_be(sh_owner life)
 {
+    static const sh_peers peers = {.self = fake_self, .is_dead = fake_is_dead, .sweep = fake_sweep};
+    sh_peers_set(&peers, life);
     fake_life = life;
     sh_store_release(&fake->start_time[life], sh_pid_start_time(getpid()));
     sh_store_release(&fake->pid[life], (uint32_t)getpid());
@@ -93,10 +90,7 @@ static inline void *fake_map(size_t bytes)
 /* Called first in every test: the calling process becomes life 1. Returns zeroed shared memory. */
 static inline void *fake_begin(size_t bytes)
 {
-    static const sh_peers peers = {
-        .self = fake_self, .life = fake_whole_life, .is_dead = fake_is_dead, .sweep = fake_sweep};
     fake = fake_map(sizeof *fake);
-    sh_peers_set(&peers);
     fake_be(sh_add_relaxed(&fake->lives, 1u) + 1);
     return fake_map(bytes);
 }

@@ -84,7 +84,7 @@ END_TEST
 START_TEST(a_forked_child_does_not_hold_it)
 {
     object *o = fake_begin(sizeof *o);
-    sh_peers_set(NULL);
+    sh_peers_set(NULL, 0);
     ck_assert_int_eq(sh_rlock_lock(&o->rlock, SHOAL_NOW), SHOAL_OK);
     pid_t pid = fork();
     if (pid == 0) {
