@@ -1,4 +1,5 @@
 /* Acknowledged queues: a message that was received belongs to the queue until its receiver is done with it. */
+#include "shm/deliveries.h"
 #include "shm/block.h"
 #include "tests/children.h"
 
@@ -377,6 +378,35 @@ START_TEST(two_copies_of_a_delivery)
 }
 END_TEST
 
+/* A receiver was stopped after it had returned a message and before it lowered the bounds. Others find the message,
+ * however short their timeouts are. */
+START_TEST(a_message_below_bounds_that_are_too_late)
+{
+    shoal_queue *q = make_acknowledged();
+    put(q, 1);
+    shoal_delivery d = get(q, 1, 1, SHOAL_NOW);
+    sh_queue_shm *shm = shoal_block_data((shoal_block *)q);
+    sh_found f;
+    sh_delivery_table table;
+    ck_assert(sh_heap_find(sh_ref_id(sh_load_acquire(&shm->deliveries)), &f) && sh_delivery_table_open(&f, &table));
+    ck_assert_uint_le(table.count, 64); /* so there is one bound */
+    ck_assert_ok(shoal_delivery_return(&d));
+    for (int i = 0; i < 2; i++) {
+        shoal_value *v = NULL;
+        int64_t deadline = clock_ns() + LIMIT;
+        sh_store_seq_cst((sh_a64 *)&table.shm->entries[table.count], SH_DUE_FAR);
+        sh_store_seq_cst(&shm->due, SH_DUE_FAR);
+        while (shoal_queue_get_delivery(q, i == 0 ? SHOAL_NOW : SHOAL_MS(10), &v, &d) == SHOAL_ETIMEDOUT) {
+            ck_assert_int_lt(clock_ns(), deadline);
+        }
+        ck_assert_int_eq(sh_int_of(v), 1);
+        shoal_value_destroy(v);
+        ck_assert_ok(i == 0 ? shoal_delivery_return(&d) : shoal_delivery_done(&d));
+    }
+    shoal_release(q);
+}
+END_TEST
+
 /* The delivery that a thread extends as long as it has not ended. */
 typedef struct heartbeat {
     shoal_delivery delivery; /* of message `message`, which is written last */
@@ -654,6 +684,7 @@ static Suite *suite(void)
     tcase_add_test(tc, rejected_bytes);
     add_for_methods(tc, a_closed_queue_waits_for_what_is_out);
     tcase_add_test(tc, two_copies_of_a_delivery);
+    tcase_add_test(tc, a_message_below_bounds_that_are_too_late);
     tcase_add_test(tc, a_lease_is_extended_while_its_delivery_ends);
     tcase_add_test(tc, every_waiter_sees_every_table);
     tcase_add_test(tc, dead_letters_survive_a_full_heap);

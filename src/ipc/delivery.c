@@ -320,11 +320,22 @@ static shoal_err take_back(const shoal_block *q, sh_delivery *d, shoal_err err)
     return sh_fail(err, "%s", text);
 }
 
+/* Inside: claims a message. One that finds none ignores the bounds from time to time: deliveries.h. */
+static outcome find_message(sh_ctx *c, shoal_block *q, sh_delivery *d, shoal_err *out_err)
+{
+    sh_queue_view *v = sh_queue_view_of(q);
+    outcome o = claim_message(c, q, false, d, out_err);
+    if (o == NOTHING && sh_passed(v->all_at)) {
+        v->all_at = sh_deadline(SH_SLICE_LONG);
+        o = claim_message(c, q, true, d, out_err);
+    }
+    return o;
+}
+
 /* Waits for a message and marks it OUT. */
 static shoal_err get_message(shoal_block *q, int64_t timeout, sh_delivery *d, shoal_block **out_block)
 {
-    int64_t deadline = sh_deadline(timeout), all_at = 0; /* when to ignore the bounds: deliveries.h */
-    bool all = false;
+    int64_t deadline = sh_deadline(timeout);
     for (;;) {
         outcome o = FAILED;
         sh_ctx *c = sh_enter_held();
@@ -333,7 +344,7 @@ static shoal_err get_message(shoal_block *q, int64_t timeout, sh_delivery *d, sh
         }
         shoal_err err = require(q, "get_delivery");
         if (err == SHOAL_OK) {
-            o = claim_message(c, q, all, d, &err);
+            o = find_message(c, q, d, &err);
         }
         if (o == GOT) {
             err = send_out(c, q, d, out_block);
@@ -342,13 +353,9 @@ static shoal_err get_message(shoal_block *q, int64_t timeout, sh_delivery *d, sh
         if (o != NOTHING) {
             return err;
         }
-        if (all || all_at == 0) {
-            all_at = sh_deadline(SH_SLICE_LONG);
-        }
         if (!wait_for_message(q, timeout, deadline)) {
             return sh_fail_waiting(timeout, "the queue stayed empty");
         }
-        all = sh_passed(all_at);
     }
 }
 

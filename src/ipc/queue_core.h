@@ -48,12 +48,13 @@ typedef struct sh_queue_view {
 
     sh_a32 watch; /* index among the watched queues + 1; 0: nobody asked for an fd (watch.c) */
 
-    /* For an acknowledged queue: its tables, in the same way as the rings; the number of the entry that this process
-     * claimed last, and the state of a random generator, both used inside. */
+    /* For an acknowledged queue: its tables, in the same way as the rings. Used inside: the number of the entry that this
+     * process claimed last, the state of a random generator, and when to ignore the bounds (deliveries.h). */
     sh_a32 table_count;
     sh_delivery_table tables[SH_TABLES_MAX];
     uint64_t last_entry;
     uint64_t random;
+    int64_t all_at;
 } sh_queue_view;
 
 static inline sh_queue_shm *sh_queue_shm_of(const shoal_block *queue)

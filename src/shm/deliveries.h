@@ -65,8 +65,8 @@
  * the minimum and lowers it.
  * death: or a stop, between (3) and (5): the bound counts as 0, and the next process that looks replaces the tag.
  * death: between (1) and (2): recovery lowers the bounds of all entries of every queue that the dead process held.
- * A stop between (1) and (2) can hide one message, the one that the stopped process had returned: a receiver that waits
- * ignores the bounds once a second, and finds it. For a lease, (2) is done before (1), too, so that a receiver that is
+ * A stop between (1) and (2) can hide one message, the one that the stopped process had returned: a receiver that finds
+ * none ignores the bounds once a second, and finds it. For a lease, (2) is done before (1), too, so that a receiver that is
  * stopped between them does not keep its message. */
 #ifndef SH_SHM_DELIVERIES_H
 #define SH_SHM_DELIVERIES_H
