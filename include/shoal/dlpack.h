@@ -87,7 +87,7 @@ typedef struct shoal_dlpack {
  * memory, so t may be released; the holder calls the pack's deleter. As long as the pack exists, a private tensor
  * cannot be shared (SHOAL_ESTATE), because its memory must not move: share it first, or clone it. Does not block.
  * Errors: SHOAL_ESTATE if the tensor needs a gradient (detach it first); SHOAL_EINVAL if t or out_pack is NULL or
- * there are other flags; SHOAL_ENOMEM. */
+ * there are other flags; SHOAL_ENOMEM; SHOAL_ECARD and SHOAL_EFORK for a tensor on a card. */
 SHOAL_MUST_USE shoal_err shoal_tensor_to_dlpack(shoal_tensor *t, uint64_t flags, shoal_dlpack **out_pack);
 
 /* Makes a tensor over the memory of another library. The caller owns the tensor. The pack now belongs to the tensor,

@@ -34,6 +34,8 @@ static shoal_err put_one(int rank, const shoal_value *args)
     must_ok(shoal_queue_put_tensor(ARG(queue, "out"), t, LIMIT));
     must_ok(shoal_event_wait(ARG(event, "go"), LIMIT)); /* it is the owner */
     shoal_tensor_release(t);
+    must_ok(shoal_card_wait());
+    must(card_used() == 0); /* nobody else keeps it */
     return SHOAL_OK;
 }
 
@@ -77,6 +79,8 @@ static void have_none(void)
 static shoal_err use_tensor(shoal_tensor *t)
 {
     float numbers[12];
+    shoal_dlpack *pack;
+    must_be_told(shoal_tensor_to_dlpack(t, 0, &pack) != SHOAL_OK);
     must_be_told(shoal_add(t, t) == NULL);
     must_be_told(shoal_add_scalar_(t, 1) == NULL);
     must_be_told(shoal_tensor_to(t, SHOAL_CPU) == NULL);
@@ -178,9 +182,9 @@ START_TEST(f18_the_child_is_told_and_the_parent_goes_on)
     ck_assert_ok(shoal_queue_get_tensor(had.queue, LIMIT, &got));
     ck_assert(is_counted(got, 2) && is_counted(had.mine, 1) && is_counted(had.received, 5));
     shoal_tensor_release(got);
+    have_none();
     shoal_event_set(go);
     finish(owner);
-    have_none();
     shoal_release(from);
     shoal_release(go);
     ck_assert_ok(shoal_card_wait());
@@ -200,10 +204,14 @@ static shoal_err wait_for_go(int rank, const shoal_value *args)
 /* A child that lives keeps no card memory: neither the parent's nor that of a process that the parent received it from. */
 START_TEST(f18_a_child_that_lives_keeps_no_card_memory)
 {
-    shoal_event *up = NULL, *go = NULL;
+    shoal_event *up = NULL, *go = NULL, *look = NULL;
+    shoal_queue *from = make_queue(0);
     ck_assert_ok(shoal_event_create(&up));
     ck_assert_ok(shoal_event_create(&go));
+    ck_assert_ok(shoal_event_create(&look));
+    shoal_process *owner = start(SHOAL_START_SPAWN, 5, put_one, shoal_map("out", from, "go", look));
     have_all();
+    ck_assert_ok(shoal_queue_get_tensor(from, LIMIT, &had.received));
     shoal_process *p = start(SHOAL_START_FORK, 0, wait_for_go, shoal_map("up", up, "go", go));
     ck_assert_ok(shoal_event_wait(up, LIMIT));
     shoal_tensor *got = NULL;
@@ -212,8 +220,12 @@ START_TEST(f18_a_child_that_lives_keeps_no_card_memory)
     have_none();
     ck_assert_ok(shoal_card_wait());
     ck_assert_uint_eq(card_used(), 0);
+    shoal_event_set(look);
+    finish(owner);
     shoal_event_set(go);
     finish(p);
+    shoal_release(look);
+    shoal_release(from);
     shoal_release(up);
     shoal_release(go);
 }
