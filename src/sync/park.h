@@ -137,8 +137,8 @@ typedef struct sh_wait {
 #define SH_SLICE_SHORT SHOAL_MS(40)  /* for waits for a particular peer: a lock's owner, a barrier's parties */
 #define SH_SLICE_LONG SHOAL_MS(1000) /* in a world of thousands of processes up to 4 times as long (peers.h) */
 
-/* Begins a wait at a gate, or at the object that it stands for. longest is one of the two above. The caller sets name, and holder if there is one, before
- * it parks. */
+/* Begins a wait at a gate, or at the object that it stands for. longest is one of the two above. The caller sets name,
+ * and holder if there is one, before it parks. */
 void sh_wait_init(sh_wait *wait, int64_t timeout, int64_t longest, const void *gate);
 
 /* Called in the spin loop: pauses, and returns true if the caller should check the predicate again without parking.
