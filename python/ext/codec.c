@@ -387,13 +387,13 @@ static PyObject *decode_map(const shoal_value *value)
     return result;
 }
 
-static PyObject *decode_number(const shoal_value *value)
+static PyObject *decode_number(const shoal_value *value, shoal_type type)
 {
     int64_t integer = 0;
     uint64_t natural = 0;
     double number = 0;
     bool truth = false;
-    switch (shoal_value_type(value)) {
+    switch (type) {
     case SHOAL_BOOL: return shoal_value_as_bool(value, &truth) == SHOAL_OK ? PyBool_FromLong(truth) : NULL;
     case SHOAL_INT: return shoal_value_as_int(value, &integer) == SHOAL_OK ? PyLong_FromLongLong(integer) : NULL;
     case SHOAL_UINT:
@@ -405,16 +405,14 @@ static PyObject *decode_number(const shoal_value *value)
 static PyObject *decode(const shoal_value *value)
 {
     size_t size = 0;
-    const void *bytes = shoal_value_as_packed(value, &size);
-    if (bytes != NULL) {
-        return ext_unpack(bytes, size);
-    }
-    switch (shoal_value_type(value)) {
+    const void *bytes;
+    shoal_type type = shoal_value_type(value);
+    switch (type) {
     case SHOAL_NULL: Py_RETURN_NONE;
     case SHOAL_BOOL:
     case SHOAL_INT:
     case SHOAL_UINT:
-    case SHOAL_FLOAT: return decode_number(value);
+    case SHOAL_FLOAT: return decode_number(value, type);
     case SHOAL_STRING: return PyUnicode_FromString(shoal_value_as_string(value));
     case SHOAL_BYTES:
         bytes = shoal_value_as_bytes(value, &size);
@@ -422,7 +420,9 @@ static PyObject *decode(const shoal_value *value)
     case SHOAL_LIST: return decode_list(value);
     case SHOAL_MAP: return decode_map(value);
     case SHOAL_OBJECT: return ext_shared_from_value(value);
-    case SHOAL_FOREIGN: return decode_foreign(value, value);
+    case SHOAL_FOREIGN:
+        bytes = shoal_value_as_packed(value, &size);
+        return bytes != NULL ? ext_unpack(bytes, size) : decode_foreign(value, value);
     }
     PyErr_SetString(ext_error, "the message has a value of an unknown type");
     return NULL;

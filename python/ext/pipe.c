@@ -61,8 +61,8 @@ static shoal_value *encode(PyObject *obj)
 static PyObject *pipe_send(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
     static const char *const names[] = {"obj"};
-    PyObject *obj;
-    if (ext_arguments("send", args, nargs, kwnames, names, 1, 1, &obj) != 0) {
+    PyObject *obj = nargs == 1 ? args[0] : NULL;
+    if ((nargs != 1 || kwnames != NULL) && ext_arguments("send", args, nargs, kwnames, names, 1, 1, &obj) != 0) {
         return NULL;
     }
     shoal_pipe *end = handle_of(self, PIPE_WRITE);

@@ -30,9 +30,9 @@ static shoal_err prepare(sh_ctx *c, shoal_block *end, const char *call)
     return err;
 }
 
-static shoal_err queue_of(shoal_pipe *pipe, int part, const char *call, shoal_queue **out_queue)
+static __attribute__((noinline)) shoal_err open_queue_of(shoal_block *end, int part, const char *call,
+                                                         shoal_queue **out_queue)
 {
-    shoal_block *end = (shoal_block *)pipe;
     sh_ctx *c = sh_enter_held();
     if (c == NULL) {
         return shoal_last_error();
@@ -47,6 +47,20 @@ static shoal_err queue_of(shoal_pipe *pipe, int part, const char *call, shoal_qu
         *out_queue = (shoal_queue *)end->parts[part];
     }
     return err;
+}
+
+/* Without a call if the only thread of a process has used the end before. A handle that is lost or was left behind has no
+ * kind. */
+static inline shoal_err queue_of(shoal_pipe *pipe, int part, const char *call, shoal_queue **out_queue)
+{
+    shoal_block *end = (shoal_block *)pipe;
+    if (__builtin_expect(end != NULL && end->magic == SH_HANDLE_MAGIC && end->kind == SH_KIND_PIPE &&
+                             __libc_single_threaded && sh_attachment_now() == SH_ATTACHED && end->parts[part] != NULL,
+                         1)) {
+        *out_queue = (shoal_queue *)end->parts[part];
+        return SHOAL_OK;
+    }
+    return open_queue_of(end, part, call, out_queue);
 }
 
 /* Creates one end, with references to the queue it reads and the queue it writes; NULL for none. */
