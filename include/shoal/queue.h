@@ -148,8 +148,9 @@ typedef struct shoal_queue_options {
 
     /* A put waits while at least so many bytes are in the queue; 0: no such bound. It counts 16 bytes for a message,
      * its contents, and the blocks that it brings because nobody else holds them. A block or tensor that its sender
-     * keeps is only a handle. A message of any size goes through. The count may be wrong by 16 KiB for each process
-     * that uses the queue. Not for acknowledged queues. */
+     * keeps is only a handle, and so is one that is the whole message (shoal_queue_give_block). A message of any size
+     * goes through. The count may be wrong by 16 KiB for each process that uses the queue. It does not hold up messages
+     * that come from an acknowledged queue as rejects. Not for acknowledged queues. */
     uint64_t bytes;
 
     bool acknowledge; /* makes an acknowledged queue; the members below need it */
