@@ -300,9 +300,9 @@ class Rows:
                 self.assertEqual((back.is_conj(), back.is_neg(), back.dtype),
                                  (tensor.is_conj(), tensor.is_neg(), tensor.dtype))
             self.assertEqual(self.call("echo", torch.ones(2, 3, device="meta")).shape, (2, 3))
-        named = torch.ones(2, names=("n",))
-        with self.assertRaises(RuntimeError):
-            self.inbox.put(named)
+        if hasattr(torch.Tensor, "has_names"):  # newer versions of torch have no names of dimensions
+            with self.assertRaises(RuntimeError):
+                self.inbox.put(torch.ones(2, names=("n",)))
 
     def test_b9_sparse(self):
         matrix = torch.tensor([[0., 1, 0, 2], [0, 0, 3, 0], [4, 0, 0, 0], [0, 5, 0, 6]])
