@@ -178,13 +178,18 @@ static void retire_if_possible(member *m)
     }
 }
 
-static void tend_retiring(member *m)
+static int64_t retire_limit(const sh_supervisor *s)
+{
+    return s->rules.retire_limit != 0 ? s->rules.retire_limit : RETIRE_LIMIT;
+}
+
+static void tend_retiring(const sh_supervisor *s, member *m)
 {
     if (m->retiring == NULL) {
         return;
     }
-    int64_t since = sh_now() - m->retired_at;
-    int signal = since > RETIRE_LIMIT + RETIRE_GRACE ? SIGKILL : since > RETIRE_LIMIT ? SIGTERM : 0;
+    int64_t since = sh_now() - m->retired_at, limit = retire_limit(s);
+    int signal = since >= limit + RETIRE_GRACE ? SIGKILL : since >= limit ? SIGTERM : 0;
     if (sh_process_has_ended(m->retiring)) {
         drop(&m->retiring);
         retire_if_possible(m);
@@ -198,7 +203,7 @@ static shoal_err tend_member(sh_supervisor *s, int rank, bool sure)
 {
     member *m = &s->members[rank];
     shoal_err err = SHOAL_OK;
-    tend_retiring(m);
+    tend_retiring(s, m);
     if (sh_supervisor_runs(s, rank) && (sure || sh_process_may_have_ended(m->process)) &&
         sh_process_has_ended(m->process)) {
         err = see_out(s, rank);
@@ -228,7 +233,7 @@ shoal_err sh_supervisor_tend(sh_supervisor *s)
 void sh_supervisor_retire(sh_supervisor *s, int rank)
 {
     s->members[rank].resigned = true;
-    tend_retiring(&s->members[rank]);
+    tend_retiring(s, &s->members[rank]);
     retire_if_possible(&s->members[rank]);
 }
 
@@ -256,10 +261,21 @@ static size_t list_running(sh_supervisor *s)
     return n;
 }
 
+/* Returns when the next process that retires is to get a signal, or the deadline. */
+static int64_t next_signal(const sh_supervisor *s, int64_t deadline)
+{
+    for (int i = 0; i < s->count; i++) {
+        const member *m = &s->members[i];
+        int64_t at = m->retired_at + retire_limit(s) + (m->told != 0 ? RETIRE_GRACE : 0);
+        deadline = m->retiring != NULL && m->told != SIGKILL && at < deadline ? at : deadline;
+    }
+    return deadline;
+}
+
 static void wait_for_ends(sh_supervisor *s, size_t n, int64_t deadline)
 {
     uint32_t entry = sh_waits_begin(sh_waits_name(SH_WAITS_PROCESSES, n), 0);
-    sh_sentinels_poll(s->processes, s->fds, n, deadline);
+    sh_sentinels_poll(s->processes, s->fds, n, next_signal(s, deadline));
     sh_waits_end(entry);
 }
 

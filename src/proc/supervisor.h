@@ -55,6 +55,8 @@ typedef struct sh_supervisor_rules {
     bool (*is_ready)(void *owner, int rank);
     int failed_starts; /* with is_ready: how many in a row are allowed */
 
+    int64_t retire_limit; /* how long the exit handlers of a process that retires may take, in ns; 0: ten seconds */
+
     bool patient; /* if the system cannot start a replacement, tend tries again later instead of failing */
 } sh_supervisor_rules;
 

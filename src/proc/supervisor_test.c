@@ -130,6 +130,19 @@ START_TEST(a_killed_member_is_replaced)
 }
 END_TEST
 
+/* F7: one that hangs in its exit handlers is ended also if the owner only waits for the end of all. */
+START_TEST(f7_a_join_ends_a_member_that_retires_for_ever)
+{
+    begin_crew(c, _i, wait_for_the_end, 1, .retire_limit = SHOAL_MS(50));
+    (void)next_pid(&c);
+    sh_supervisor_retire(c.s, 0);
+    sh_supervisor_close(c.s);
+    ck_assert(sh_supervisor_join(c.s, sh_deadline(LIMIT)));
+    ck_assert_int_eq(c.starts, 1);
+    finish_crew(&c);
+}
+END_TEST
+
 START_TEST(the_owner_decides_about_a_failed_target)
 {
     begin_crew(c, _i, fail_once, 1);
@@ -324,6 +337,7 @@ static Suite *suite(void)
     Suite *s = suite_create("supervisor");
     TCase *tc = methods_case("supervisor");
     add_for_methods(tc, a_killed_member_is_replaced);
+    add_for_methods(tc, f7_a_join_ends_a_member_that_retires_for_ever);
     add_for_methods(tc, the_owner_decides_about_a_failed_target);
     add_for_methods(tc, gives_up_after_failed_starts);
     add_for_methods(tc, an_end_and_a_message_wake_at_once);
