@@ -203,10 +203,9 @@ SHOAL_MUST_USE shoal_err shoal_delivery_done(shoal_delivery *delivery);
 SHOAL_MUST_USE shoal_err shoal_delivery_return(shoal_delivery *delivery);
 
 /* Sets the end of a delivery's lease to `time` nanoseconds from now, which may be later or earlier than before. Does
- * nothing if the queue has no lease. Does not block. Thread-safe: one thread may extend copies of a delivery that
- * another one ends. Errors: SHOAL_ESTATE as for shoal_delivery_done, but the
- * delivery keeps its reference to the queue until shoal_delivery_done or shoal_delivery_return; SHOAL_EINVAL if time
- * is negative; SHOAL_EFORK. */
+ * nothing if the queue has no lease. Does not block. Thread-safe: one thread may extend a copy of a delivery while
+ * another thread ends it. Errors: SHOAL_ESTATE as for shoal_delivery_done, but the delivery keeps its reference to the
+ * queue until shoal_delivery_done or shoal_delivery_return; SHOAL_EINVAL if time is negative; SHOAL_EFORK. */
 SHOAL_MUST_USE shoal_err shoal_delivery_extend(shoal_delivery *delivery, int64_t time);
 
 /* Returns the number of messages that an acknowledged queue has dropped: they reached the limit of deliveries and
