@@ -43,6 +43,9 @@ class _Finder:
             def exec_module(module):  # type: ignore[no-untyped-def]
                 execute(module)
                 _prepare_now()
+                sharing = sys.modules.get("shoal.multiprocessing.sharing")
+                if sharing is not None:
+                    sharing.tell_torch()
 
             setattr(spec.loader, "exec_module", exec_module)
         return spec

@@ -443,6 +443,22 @@ class Memory(unittest.TestCase):
                 shoal.share(wrong)
 
 
+class Strategies(unittest.TestCase):
+    def test_torch_has_the_same_strategy(self):
+        """Set before torch is imported, after it, or in torch."""
+        output = run_program("""
+            import shoal.multiprocessing as mp
+            mp.set_sharing_strategy("file_system")
+            import torch.multiprocessing as theirs
+            print(theirs.get_sharing_strategy(), mp.get_sharing_strategy())
+            mp.set_sharing_strategy("file_descriptor")
+            print(theirs.get_sharing_strategy(), mp.get_sharing_strategy())
+            theirs.set_sharing_strategy("file_system")
+            print(theirs.get_sharing_strategy(), mp.get_sharing_strategy())
+        """)
+        self.assertEqual(output.split(), ["file_system"] * 2 + ["file_descriptor"] * 2 + ["file_system"] * 2)
+
+
 class WithoutGlue(unittest.TestCase):
     """Y13: then torch moves private memory, and everything is right, with an fd for each storage."""
 

@@ -23,12 +23,18 @@ def set_sharing_strategy(new_strategy: str) -> None:
         raise ValueError(f"unknown sharing strategy {new_strategy!r}: want one of {sorted(_STRATEGIES)}")
     _strategy = new_strategy
     if "torch.multiprocessing" in sys.modules:
-        sys.modules["torch.multiprocessing"].set_sharing_strategy(new_strategy)
+        tell_torch()
+
+
+def tell_torch() -> None:
+    """Sets the strategy in torch. If torch is imported later, _torch_import.py calls it then."""
+    sys.modules["torch.multiprocessing"].set_sharing_strategy(_strategy)
 
 
 def get_sharing_strategy() -> str:
-    """Returns the strategy that was set."""
-    return _strategy
+    """Returns the strategy that was set, here or in torch."""
+    torch = sys.modules.get("torch.multiprocessing")
+    return _strategy if torch is None else str(torch.get_sharing_strategy())
 
 
 def get_all_sharing_strategies() -> Set[str]:
