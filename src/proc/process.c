@@ -359,7 +359,7 @@ static shoal_err reap_and_describe(shoal_process *p, int64_t deadline)
     shoal_err err = reap(p, deadline, &fate, &known);
     if (err == SHOAL_OK) {
         describe(p, known ? &fate : NULL);
-        p->reaped = true;
+        sh_store_release(&p->reaped, 1); /* pairs with the acquires of those who have no lock: status */
     }
     return err;
 }
@@ -407,7 +407,7 @@ static shoal_err collect(shoal_process *p, int64_t deadline)
                        p->name, p->pid);
     }
     if (sh_load_relaxed(&p->ended) == 0) {
-        err = p->reaped ? SHOAL_OK : reap_and_describe(p, deadline);
+        err = sh_load_relaxed(&p->reaped) != 0 ? SHOAL_OK : reap_and_describe(p, deadline);
         SH_DEATH("proc.join.reaped"); /* death: the next process that sweeps recovers the child's slot */
         if (err == SHOAL_OK) {
             err = take_result(p);
@@ -449,10 +449,11 @@ shoal_err shoal_process_join(shoal_process *process, int64_t timeout, shoal_stat
 bool sh_process_is_over(shoal_process *process, shoal_status *out_status)
 {
     bool over = shoal_process_join(process, SHOAL_NOW, out_status) == SHOAL_OK;
-    if (!over && process->reaped) { /* only its result is missing, for lack of memory */
+    if (!over && sh_load_acquire(&process->reaped) != 0) { /* only its result is missing, for lack of memory */
         *out_status = process->status;
+        over = true;
     }
-    return over || process->reaped;
+    return over;
 }
 
 /* ---- the rest of the public interface ---- */
@@ -520,15 +521,16 @@ void shoal_process_destroy(shoal_process *process)
     sh_interrupt suspended = sh_interrupt_suspend(); /* clean-up is not cut short */
     sh_cleanup_begin();
     bool ours = process->pidfd >= 0;
-    bool over = !ours || shoal_process_join(process, SHOAL_NOW, NULL) == SHOAL_OK || process->reaped;
+    shoal_status status;
+    bool over = !ours || sh_process_is_over(process, &status);
     /* A process that has ended but was not joined is the child of a stopped fork server: there is nothing to wait
      * for. */
     if (!over && !process->outlive && !sh_process_has_ended(process)) {
         sh_process_send(process, SIGTERM);
-        over = shoal_process_join(process, GRACE, NULL) == SHOAL_OK || process->reaped;
+        over = shoal_process_join(process, GRACE, NULL) == SHOAL_OK || sh_process_is_over(process, &status);
         if (!over && !sh_process_has_ended(process)) {
             sh_process_send(process, SIGKILL);
-            over = shoal_process_join(process, KILL_LIMIT, NULL) == SHOAL_OK || process->reaped;
+            over = shoal_process_join(process, KILL_LIMIT, NULL) == SHOAL_OK || sh_process_is_over(process, &status);
         }
     }
     if (!over) {

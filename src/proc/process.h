@@ -82,7 +82,7 @@ struct shoal_process {
     bool named; /* by the caller: texts show it, and the process has it as its name */
     pthread_mutex_t lock;
     sh_a32 ended;
-    bool reaped; /* status is final, but perhaps there was no memory for the result yet */
+    sh_a32 reaped; /* status is final, and another process may have the pid; perhaps the result is still to be read */
     shoal_status status;
     shoal_value *result;
 };

@@ -2,6 +2,7 @@
 
 #include "base/clock.h"
 #include "os/pid.h"
+#include "proc/sentinel.h"
 #include "shm/slot.h"
 #include "shm/waits.h"
 
@@ -641,6 +642,32 @@ static size_t fill_heap(shoal_block **blocks, size_t room)
     return n;
 }
 
+/* The first join has reaped the process. Where there are no pidfds, another child may have its pid by now. */
+static void check_reused_pid(shoal_process *p)
+{
+    int32_t pid = p->pid;
+    bool by_pipe = p->by_pipe;
+    siginfo_t end = {.si_pid = 0};
+    pid_t heir = fork();
+    ck_assert_int_ge(heir, 0);
+    if (heir == 0) {
+        for (;;) {
+            pause();
+        }
+    }
+    p->pid = heir;
+    p->by_pipe = true;
+    ck_assert_err(shoal_process_join(p, SHOAL_NOW, NULL), SHOAL_ENOMEM);
+    ck_assert_err(shoal_process_kill(p), SHOAL_ESTATE);
+    ck_assert(!sh_process_send(p, SIGKILL));
+    ck_assert_int_eq(waitid(P_PID, (id_t)heir, &end, WEXITED | WNOHANG | WNOWAIT), 0);
+    ck_assert_int_eq(end.si_pid, 0);
+    p->pid = pid;
+    p->by_pipe = by_pipe;
+    ck_assert_int_eq(kill(heir, SIGKILL), 0);
+    ck_assert_int_eq(waitpid(heir, NULL, 0), heir);
+}
+
 START_TEST(f12_a_full_heap_loses_no_result)
 {
     enum { ROOM = 1 << 20 };
@@ -658,6 +685,7 @@ START_TEST(f12_a_full_heap_loses_no_result)
         ck_assert_str_eq(status.text, "untouched");
         ck_assert_ptr_null(shoal_process_result(p));
     }
+    check_reused_pid(p);
     while (n > 0) {
         shoal_release(blocks[--n]);
     }

@@ -164,7 +164,7 @@ static bool has_ended_by_pipe(const shoal_process *p)
 
 bool sh_process_has_ended(const shoal_process *process)
 {
-    if (sh_load_acquire(&process->ended) != 0) {
+    if (sh_load_acquire(&process->ended) != 0 || sh_load_acquire(&process->reaped) != 0) {
         return true;
     }
     return process->pidfd >= 0 && (process->by_pipe ? has_ended_by_pipe(process) : sh_pidfd_ended(process->pidfd));
@@ -217,7 +217,7 @@ bool sh_process_send(shoal_process *process, int signal)
     }
     pthread_mutex_lock(&process->lock); /* so that no thread reaps it meanwhile */
     errno = ESRCH;
-    bool sent = sh_load_relaxed(&process->ended) == 0 && kill(process->pid, signal) == 0;
+    bool sent = sh_load_relaxed(&process->reaped) == 0 && kill(process->pid, signal) == 0;
     int why = errno;
     pthread_mutex_unlock(&process->lock);
     errno = why;
