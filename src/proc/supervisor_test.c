@@ -130,7 +130,7 @@ START_TEST(a_killed_member_is_replaced)
 }
 END_TEST
 
-/* F7: one that hangs in its exit handlers is ended also if the owner only waits for the end of all. */
+/* One that hangs in its exit handlers is ended also if the owner only waits for the end of all. */
 START_TEST(f7_a_join_ends_a_member_that_retires_for_ever)
 {
     begin_crew(c, _i, wait_for_the_end, 1, .retire_limit = SHOAL_MS(50));
