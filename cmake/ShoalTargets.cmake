@@ -96,7 +96,7 @@ function(shoal_libraries)
         list(APPEND objects $<TARGET_OBJECTS:sh_${layer}>)
     endforeach()
 
-    set(map ${PROJECT_SOURCE_DIR}/shoal.map)
+    set(map ${PROJECT_SOURCE_DIR}/src/shoal.map)
     add_library(shoal SHARED ${objects})
     set_target_properties(shoal PROPERTIES
         VERSION ${PROJECT_VERSION}

@@ -14,7 +14,7 @@
 #           it takes the number of kills from SHOAL_SOAK_KILLS, and of ends, forks and stops from SHOAL_SOAK_ENDS, SHOAL_SOAK_FORKS and SHOAL_SOAK_STOPS.
 # CARD      scripts/test-cuda runs the test once more on the card of this machine, with SHOAL_TEST_CARD in its environment. Without a card
 #           it is skipped.
-# HOST      the test runs once more as <name>.host, with the kernels of a card on the host (testing/cuda_host). Implies CARD.
+# HOST      the test runs once more as <name>.host, with the kernels of a card on the host (tests/harness/cuda_host). Implies CARD.
 # WRAP      functions of the C library that the test replaces for the layers (ld --wrap); it links the object files in every build.
 # A test runs in the source root. SHOAL_BUILD_DIR in its environment names the build directory.
 
@@ -26,9 +26,9 @@ if(SHOAL_TESTS)
     add_custom_target(tests_threads COMMENT "The tests that run under ThreadSanitizer")
     add_custom_target(tests_cuda COMMENT "The tests that run on a card")
     add_custom_target(tests_soak COMMENT "The tests that run for as long as they are told to")
-    # Every test needs the library `testing`, so without it none is built. ctest alone would fail each test with a page of words.
+    # Every test needs the library `test_harness`, so without it none is built. ctest alone would fail each test with a page of words.
     file(GENERATE OUTPUT ${PROJECT_BINARY_DIR}/require_tests.cmake CONTENT
-"if(NOT EXISTS [[$<TARGET_FILE:testing>]])
+"if(NOT EXISTS [[$<TARGET_FILE:test_harness>]])
     message(FATAL_ERROR [[The tests are not built. Build them: cmake --build ${PROJECT_BINARY_DIR} --target tests]])
 endif()
 ")
@@ -75,7 +75,7 @@ function(shoal_test name)
     # The test's own code need not be fast, and -O3 took twice as long to compile.
     target_compile_options(${name} PRIVATE $<$<CONFIG:Release>:-O1>)
     target_link_libraries(${name} PRIVATE
-        ${layers} testing PkgConfig::CHECK ${SHOAL_PACKAGES} Threads::Threads ${CMAKE_DL_LIBS} m)
+        ${layers} test_harness PkgConfig::CHECK ${SHOAL_PACKAGES} Threads::Threads ${CMAKE_DL_LIBS} m)
 
     add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     shoal_test_defaults(${name})
@@ -186,7 +186,7 @@ function(shoal_test_talk name)
         SHOAL_CUDA_LIBRARY=$<TARGET_FILE:shoal_cuda_stub>)
 endfunction()
 
-# The tests with HOST once more, as <name>.host. Called last: whether there is testing/cuda_host is known late.
+# The tests with HOST once more, as <name>.host. Called last: whether there is tests/harness/cuda_host is known late.
 function(shoal_host_tests)
     get_property(names GLOBAL PROPERTY SHOAL_HOST_TESTS)
     foreach(name ${names})

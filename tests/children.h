@@ -4,7 +4,7 @@
 #define TESTS_CHILDREN_H
 
 #include "proc/process.h"
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -1,6 +1,6 @@
 /* Waits that end on a signal, if this is enabled: every call that blocks, within 100 ms. */
 #include "base/clock.h"
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <shoal/binding.h>
 

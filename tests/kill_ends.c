@@ -5,7 +5,7 @@
 #include "base/death.h"
 #include "base/random.h"
 #include "shm/world.h"
-#include "testing/kill.h"
+#include "tests/harness/kill.h"
 
 #include <pthread.h>
 #include <signal.h>

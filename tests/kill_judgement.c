@@ -4,7 +4,7 @@
 #include "os/pid.h"
 #include "shm/block.h"
 #include "shm/slot.h"
-#include "testing/kill.h"
+#include "tests/harness/kill.h"
 
 #include <pthread.h>
 #include <sched.h>

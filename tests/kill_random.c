@@ -6,7 +6,7 @@
 #include "base/clock.h"
 #include "base/random.h"
 #include "shm/world.h"
-#include "testing/kill.h"
+#include "tests/harness/kill.h"
 
 #include <errno.h>
 #include <signal.h>

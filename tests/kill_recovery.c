@@ -6,7 +6,7 @@
 #include "shm/block.h"
 #include "shm/slot.h"
 #include "sync/barrier.h"
-#include "testing/kill.h"
+#include "tests/harness/kill.h"
 #include "tests/kill_judgement.h"
 
 #include <fcntl.h>

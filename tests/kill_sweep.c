@@ -4,7 +4,7 @@
 #include "base/random.h"
 #include "shm/block.h"
 #include "sync/barrier.h"
-#include "testing/kill.h"
+#include "tests/harness/kill.h"
 
 #include <sched.h>
 #include <signal.h>

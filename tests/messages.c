@@ -1,5 +1,5 @@
 /* Messages that the caller writes in place, and foreign values. */
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <shoal/binding.h>
 

@@ -1,5 +1,5 @@
 /* Modules and state dicts between processes: B10. And modules whose functions fail. */
-#include "testing/numbers.h"
+#include "tests/harness/numbers.h"
 #include "tests/talk.h"
 
 #include <stdlib.h>

@@ -1,5 +1,5 @@
 /* Many tensors, and a full heap: B11, B12, B14. */
-#include "testing/numbers.h"
+#include "tests/harness/numbers.h"
 #include "tests/counts.h"
 #include "tests/talk.h"
 

@@ -1,6 +1,6 @@
 /* Tensors as members of values, among other messages, over memory that moves or must not,
  * and with two writers at once. */
-#include "testing/numbers.h"
+#include "tests/harness/numbers.h"
 #include "tests/talk.h"
 
 #include <pthread.h>

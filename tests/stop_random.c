@@ -8,7 +8,7 @@
 #include "base/random.h"
 #include "os/futex.h"
 #include "shm/slot.h"
-#include "testing/kill.h"
+#include "tests/harness/kill.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -4,8 +4,8 @@
 #define TESTS_TALK_H
 
 #include "tensor/tensor.h"
-#include "testing/numbers.h"
 #include "tests/children.h"
+#include "tests/harness/numbers.h"
 
 #include <stdlib.h>
 

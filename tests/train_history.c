@@ -2,7 +2,7 @@
 #include "cli/history.h"
 #include "cli/report.h"
 
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -4,7 +4,7 @@
 #include "cli/report_chart.h"
 #include "cli/train_text.h"
 
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <math.h>
 #include <stdio.h>

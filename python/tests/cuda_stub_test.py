@@ -58,7 +58,7 @@ def set_first(x, value):
 
 
 class Control(ctypes.Structure):
-    """struct sh_stub of testing/cuda_stub/stub.h."""
+    """struct sh_stub of tests/harness/cuda_stub/stub.h."""
     _fields_ = [("fail_call", ctypes.c_void_p), ("calls", ctypes.c_void_p), ("block", ctypes.CFUNCTYPE(None)),
                 ("unblock", ctypes.CFUNCTYPE(None)), ("room", ctypes.c_void_p), ("held", ctypes.CFUNCTYPE(ctypes.c_size_t)),
                 ("forbid", ctypes.c_void_p)]

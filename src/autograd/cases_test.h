@@ -10,7 +10,7 @@
 
 #include "autograd/op.h"
 #include "base/random.h"
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <ctype.h>
 #include <math.h>

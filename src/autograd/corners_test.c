@@ -1,7 +1,7 @@
 /* Numbers at the edges: cases that the stored PyTorch results (golden_test.c) do not cover, because PyTorch promotes
  * dtypes, fails, or has no answer. */
 #include "autograd/op.h"
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <math.h>
 #include <string.h>

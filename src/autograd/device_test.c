@@ -3,8 +3,8 @@
  * elements on the host, fails here; and the fast kernels must agree with the reference. With SHOAL_TEST_CARD the only
  * other device is the card. */
 #include "autograd/cases_test.h"
-#include "testing/cuda_mirror.h"
-#include "testing/far_device.h"
+#include "tests/harness/cuda_mirror.h"
+#include "tests/harness/far_device.h"
 
 #include <stdio.h>
 

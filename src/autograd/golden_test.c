@@ -1,7 +1,7 @@
 /* Compares every op with PyTorch's results and gradients, which are in tests/golden/ops.bin (see the README there). */
 #include "autograd/op.h"
-#include "testing/numbers.h"
-#include "testing/runner.h"
+#include "tests/harness/numbers.h"
+#include "tests/harness/runner.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * sliced and repeated views. The gradients must be the same if only one input needs one, after two passes, and with a
  * hook on each input. */
 #include "autograd/cases_test.h"
-#include "testing/numbers.h"
+#include "tests/harness/numbers.h"
 
 enum {
     ROUNDS = SH_SLOW ? 2 : 4,

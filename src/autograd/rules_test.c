@@ -1,7 +1,7 @@
 /* The rules of recording and backward: accumulation, leaves, hooks, errors, and that no memory leaks. */
 #include "autograd/node.h"
-#include "testing/numbers.h"
-#include "testing/runner.h"
+#include "tests/harness/numbers.h"
+#include "tests/harness/runner.h"
 
 #include <malloc.h>
 #include <math.h>

@@ -1,8 +1,8 @@
 /* Compares views with brute force: looks up every element of a random view by hand. */
 #include "autograd/op.h"
 #include "base/random.h"
-#include "testing/numbers.h"
-#include "testing/runner.h"
+#include "tests/harness/numbers.h"
+#include "tests/harness/runner.h"
 
 #include <string.h>
 

@@ -1,5 +1,5 @@
 /* Error texts of ops for wrong inputs, and that the first error passes through an expression. */
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <math.h>
 #include <stdio.h>

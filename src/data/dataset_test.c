@@ -1,7 +1,7 @@
 /* Data sets: MNIST, rows of tensors, subsets and their transforms, splits, and sending data sets to other processes. */
 #include "data/dataset.h"
 #include "proc/process_test.h"
-#include "testing/numbers.h"
+#include "tests/harness/numbers.h"
 
 #include <math.h>
 #include <stdio.h>

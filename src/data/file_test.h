@@ -3,7 +3,7 @@
 #ifndef SH_DATA_FILE_TEST_H
 #define SH_DATA_FILE_TEST_H
 
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <dirent.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* IDX and gzip: valid files are read; for invalid ones the error names the file and the byte. */
 #include "data/file_test.h"
-#include "testing/numbers.h"
+#include "tests/harness/numbers.h"
 
 #include <zlib.h>
 

@@ -1,6 +1,6 @@
 /* Loaders without workers: order, epochs, seek, reuse of tensors, and the scope. */
 #include "data/loader_test.h"
-#include "testing/numbers.h"
+#include "tests/harness/numbers.h"
 
 #include <malloc.h>
 #include <sys/wait.h>

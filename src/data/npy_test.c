@@ -1,7 +1,7 @@
 /* NPY: files from NumPy are read, written files are read back, and for invalid ones the error names the file and the
  * byte. */
 #include "data/file_test.h"
-#include "testing/numbers.h"
+#include "tests/harness/numbers.h"
 
 static void round_trip(shoal_tensor *t)
 {

@@ -1,7 +1,7 @@
 /* The allocator of card memory, over the stub driver or on a card. */
 #include "device/cuda_memory.h"
-#include "testing/cuda_stub/stub.h"
-#include "testing/runner.h"
+#include "tests/harness/cuda_stub/stub.h"
+#include "tests/harness/runner.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 /* Opening a card, and every way in which that or a later call fails, over the stub driver. */
 #include "device/cuda_memory.h"
-#include "testing/cuda_stub/stub.h"
-#include "testing/runner.h"
+#include "tests/harness/cuda_stub/stub.h"
+#include "tests/harness/runner.h"
 
 #include <pthread.h>
 #include <stdlib.h>

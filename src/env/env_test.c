@@ -1,7 +1,7 @@
 /* Environments: CartPole against numbers from another implementation, and the rules of episodes. */
 #include "env/cartpole.h"
 
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <math.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 
 #include "base/random.h"
 #include "shm/block.h"
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <stdio.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #include "base/error.h"
 #include "ipc/value.h"
 
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>

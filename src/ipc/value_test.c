@@ -1,7 +1,7 @@
 #include "ipc/value.h"
 
 #include "base/error.h"
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -8,8 +8,8 @@
 #include "base/random.h"
 #include "kernels/conv2d.h"
 #include "kernels/kernels.h"
-#include "testing/cuda_mirror.h"
-#include "testing/runner.h"
+#include "tests/harness/cuda_mirror.h"
+#include "tests/harness/runner.h"
 
 #include <math.h>
 #include <stdlib.h>

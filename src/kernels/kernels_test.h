@@ -5,9 +5,9 @@
 
 #include "base/random.h"
 #include "kernels/kernels.h"
-#include "testing/cuda_mirror.h"
-#include "testing/far_device.h"
-#include "testing/runner.h"
+#include "tests/harness/cuda_mirror.h"
+#include "tests/harness/far_device.h"
+#include "tests/harness/runner.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* Tests of the optimiser steps: fast against reference over several steps, with all options;
  * and values computed by hand. */
 #include "kernels/kernels_test.h"
-#include "testing/optim_all.h"
+#include "tests/harness/optim_all.h"
 
 #define STEPS 5
 

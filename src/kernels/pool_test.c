@@ -3,8 +3,8 @@
 #include "base/random.h"
 #include "kernels/kernels.h"
 #include "kernels/pool.h"
-#include "testing/cuda_mirror.h"
-#include "testing/runner.h"
+#include "tests/harness/cuda_mirror.h"
+#include "tests/harness/runner.h"
 
 #include <math.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #define SH_NN_HELP_TEST_H
 
 #include "nn/module.h"
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* Tests of the ready-made models: names and sizes are those of the same networks in PyTorch, and each model learns. */
 #include "nn/help_test.h"
-#include "testing/numbers.h"
+#include "tests/harness/numbers.h"
 
 /* The output of state_dict() for the same network in PyTorch, and its number of parameters. */
 static const struct {

@@ -1,7 +1,7 @@
 /* Tests of the tree of names: adding, finding, iterating, errors, copying, text;
  * kinds that the program defines; rebuilding. */
 #include "nn/help_test.h"
-#include "testing/numbers.h"
+#include "tests/harness/numbers.h"
 
 /* ---- a kind that the program defines: two weights, a count of calls, and a child ---- */
 

@@ -2,10 +2,10 @@
  * parameter on the CPU. With SHOAL_TEST_CARD the device is the card. */
 #include "optim/batch.h"
 
-#include "testing/cuda_mirror.h"
-#include "testing/far_device.h"
-#include "testing/numbers.h"
-#include "testing/runner.h"
+#include "tests/harness/cuda_mirror.h"
+#include "tests/harness/far_device.h"
+#include "tests/harness/numbers.h"
+#include "tests/harness/runner.h"
 
 #include <shoal/autograd.h>
 

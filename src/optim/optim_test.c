@@ -2,8 +2,8 @@
  * zeroing and clipping gradients; errors. */
 #include "optim/optim.h"
 
-#include "testing/numbers.h"
-#include "testing/runner.h"
+#include "tests/harness/numbers.h"
+#include "tests/harness/runner.h"
 
 #include <math.h>
 #include <stdio.h>

@@ -2,7 +2,7 @@
  * and optimisers need nothing else. The sanitizers replace the allocator, so with them the test only runs the loop. */
 #include "optim/optim.h"
 
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <stdlib.h>
 

@@ -1,7 +1,7 @@
 /* The limits of memory cgroups, read from files that look like the kernel's. */
 #include "os/memory.h"
 
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -3,7 +3,7 @@
 #define SH_PROC_PROCESS_TEST_H
 
 #include "proc/process.h"
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -1,6 +1,6 @@
 /* Size classes and the geometry of spans. */
 #include "shm/class.h"
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 START_TEST(every_size_has_the_smallest_class_that_holds_it)
 {

@@ -3,7 +3,7 @@
 #include "shm/card_store.h"
 #include "shm/granule.h"
 #include "shm/kind.h"
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <string.h>
 #include <sys/mman.h>

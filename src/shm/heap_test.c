@@ -5,7 +5,7 @@
 #include "shm/intent.h"
 #include "shm/kind.h"
 #include "shm/slot.h"
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <shoal/queue.h>
 

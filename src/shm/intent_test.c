@@ -4,7 +4,7 @@
 #include "base/clock.h"
 #include "shm/block.h"
 #include "shm/slot.h"
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #define SEQ ((UINT64_C(5) << SH_SEQ_BITS) + 77)
 

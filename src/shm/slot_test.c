@@ -6,7 +6,7 @@
 #include "shm/kind.h"
 #include "sync/event.h"
 #include "sync/semaphore.h"
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <pthread.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
 /* Timelines: what is done, pending and lost, who may use one again, and a card that writes late. The words that a card
  * would write are written here. Owners die by fork and SIGKILL. */
 #include "shm/timeline.h"
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <signal.h>
 #include <string.h>

@@ -3,7 +3,7 @@
 #include "sync/end_word.h"
 
 #include "os/memory.h"
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <pthread.h>
 #include <string.h>

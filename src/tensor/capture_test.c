@@ -3,8 +3,8 @@
 #include "device/cuda_capture.h"
 #include "device/cuda_share.h"
 #include "tensor/tensor.h"
-#include "testing/cuda_stub/stub.h"
-#include "testing/runner.h"
+#include "tests/harness/cuda_stub/stub.h"
+#include "tests/harness/runner.h"
 
 #include <pthread.h>
 #include <stdlib.h>

@@ -1,8 +1,8 @@
 /* DLPack with tensors of a card, and the order with streams of other libraries. */
 #include "device/cuda_share.h"
 #include "tensor/tensor.h"
-#include "testing/cuda_stub/stub.h"
-#include "testing/runner.h"
+#include "tests/harness/cuda_stub/stub.h"
+#include "tests/harness/runner.h"
 
 #include <shoal/dlpack.h>
 #include <shoal/ops.h>

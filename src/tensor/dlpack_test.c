@@ -1,7 +1,7 @@
 /* DLPack: round trips of every dtype and of strided views, ownership, and what is rejected. */
 #include "tensor/tensor.h"
-#include "testing/numbers.h"
-#include "testing/runner.h"
+#include "tests/harness/numbers.h"
+#include "tests/harness/runner.h"
 
 #include <shoal/autograd.h>
 #include <shoal/dlpack.h>

@@ -1,5 +1,5 @@
 /* Tensors as text. */
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <math.h>
 #include <string.h>

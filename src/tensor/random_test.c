@@ -1,7 +1,7 @@
 /* Random fills: the numbers of a seed, which a few lines of Python computed from the description in kernels/random.h;
  * strides and dtypes that go through another tensor; and statistics. */
-#include "testing/numbers.h"
-#include "testing/runner.h"
+#include "tests/harness/numbers.h"
+#include "tests/harness/runner.h"
 
 #include <shoal/ops.h>
 

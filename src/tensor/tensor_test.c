@@ -2,8 +2,8 @@
  * memory. */
 #include "base/random.h"
 #include "tensor/tensor.h"
-#include "testing/numbers.h"
-#include "testing/runner.h"
+#include "tests/harness/numbers.h"
+#include "tests/harness/runner.h"
 
 #include <shoal/ops.h>
 

@@ -3,8 +3,8 @@
 #include "train/a3c.h"
 
 #include "proc/process.h"
-#include "testing/numbers.h"
-#include "testing/runner.h"
+#include "tests/harness/numbers.h"
+#include "tests/harness/runner.h"
 
 #include <math.h>
 #include <signal.h>

@@ -1,7 +1,7 @@
 /* Every method on a card, with its deaths, stops and resumes: over the stub of the driver, or on a card. What the
  * workers compute on the stub is what the CPU's plain kernels compute. */
-#include "testing/cuda_mirror.h"
-#include "testing/cuda_stub/stub.h"
+#include "tests/harness/cuda_mirror.h"
+#include "tests/harness/cuda_stub/stub.h"
 #include "train/train_test.h"
 
 #include <signal.h>

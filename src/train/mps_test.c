@@ -1,5 +1,5 @@
 /* The daemon of MPS, played by a script: it is started, used and ended, also when the job is killed. */
-#include "testing/cuda_stub/stub.h"
+#include "tests/harness/cuda_stub/stub.h"
 #include "train/job.h"
 #include "train/mps.h"
 #include "train/train_test.h"

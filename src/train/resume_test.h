@@ -3,7 +3,7 @@
 #define SH_TRAIN_RESUME_TEST_H
 
 #include "data/file_test.h"
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #define CLASSES 10
 #define PIXELS 784

@@ -2,7 +2,7 @@
 #ifndef SH_TRAIN_TRAIN_TEST_H
 #define SH_TRAIN_TRAIN_TEST_H
 
-#include "testing/runner.h"
+#include "tests/harness/runner.h"
 
 #include <shoal/train.h>
 

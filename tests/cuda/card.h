@@ -3,7 +3,7 @@
 #define TESTS_CUDA_CARD_H
 
 #include "device/cuda_share.h"
-#include "testing/cuda_stub/stub.h"
+#include "tests/harness/cuda_stub/stub.h"
 #include "tests/talk.h"
 
 static inline void card_open(void)

@@ -1,7 +1,7 @@
 /* A full card: a process that finds it full gets what others do not use, whatever they are blocked in. Over the stub driver,
  * with a card that all processes share. */
 #include "device/cuda_share.h"
-#include "testing/cuda_stub/stub.h"
+#include "tests/harness/cuda_stub/stub.h"
 
 #include "tests/talk.h"
 

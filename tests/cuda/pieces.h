@@ -4,7 +4,7 @@
 #define TESTS_CUDA_PIECES_H
 
 #include "device/cuda_share.h"
-#include "testing/cuda_stub/stub.h"
+#include "tests/harness/cuda_stub/stub.h"
 #include "tests/talk.h"
 
 #include <sched.h>

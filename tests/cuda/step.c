@@ -1,8 +1,8 @@
 /* A whole training step, captured and replayed: it gives the bits of ordinary steps, also mixed with them. On a card; over
  * the stub driver, whose kernels are not recorded, only that a step can be captured. And a model is tested there. */
 #include "device/cuda.h"
-#include "testing/cuda_stub/stub.h"
-#include "testing/runner.h"
+#include "tests/harness/cuda_stub/stub.h"
+#include "tests/harness/runner.h"
 
 #include <stdlib.h>
 #include <string.h>

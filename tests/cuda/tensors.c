@@ -1,11 +1,11 @@
 /* What works on a tensor of the CPU works on one of a device whose memory the host cannot read: files, text, numbers,
- * gradients, modules, optimisers. The device is testing/far_device.h, or the card with SHOAL_TEST_CARD. */
+ * gradients, modules, optimisers. The device is tests/harness/far_device.h, or the card with SHOAL_TEST_CARD. */
 #include "autograd/op.h"
 #include "device/cuda.h"
 #include "nn/module.h"
-#include "testing/cuda_mirror.h"
-#include "testing/far_device.h"
-#include "testing/runner.h"
+#include "tests/harness/cuda_mirror.h"
+#include "tests/harness/far_device.h"
+#include "tests/harness/runner.h"
 
 #include <math.h>
 #include <stdio.h>

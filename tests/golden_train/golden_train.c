@@ -1,8 +1,8 @@
 /* Compares whole training steps with PyTorch's, which computes in f64 where Shoal uses f32. generate.py says what is
  * compared and how closely. */
 #include "kernels/kernels.h"
-#include "testing/numbers.h"
-#include "testing/runner.h"
+#include "tests/harness/numbers.h"
+#include "tests/harness/runner.h"
 
 #include <math.h>
 #include <stdio.h>

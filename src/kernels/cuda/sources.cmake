@@ -1,4 +1,4 @@
-# The sources of libshoal_cuda, for nvcc and for testing/cuda_host.
+# The sources of libshoal_cuda, for nvcc and for tests/harness/cuda_host.
 set(SHOAL_CUDA_KERNELS
     library.cu elementwise.cu reduce.cu matmul.cu matmul_small.cu matmul_tiles.cu softmax.cu norm.cu index.cu rnn.cu random.cu optim.cu conv2d.cu conv2d_fused.cu
     conv2d_winners.cu conv2d_channels.cu pool.cu
