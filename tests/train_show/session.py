@@ -12,6 +12,7 @@ import time
 from terminal import Terminal
 
 LIMIT = 150  # seconds for anything to happen
+FRAME_ROW = r"^(all|worker [0-9]+)( |$)|^ +done +(epoch|loss)"
 
 
 class Session:
@@ -73,6 +74,7 @@ class Session:
         self.screen.resize(rows, columns, breaks)
         self.narrow = self.narrow or columns < 80
         self.frames(1)
+        self.screen.forget_above(FRAME_ROW)  # a frame for the old size, drawn on a screen that has too few rows for it
         self.checked = True
         self.frames(2)
 

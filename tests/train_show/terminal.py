@@ -32,6 +32,13 @@ class Terminal:
     def top(self):
         return max(0, len(self.lines) - self.rows)
 
+    def forget_above(self, pattern):
+        """Removes the lines that match from those that have left the screen: no program can clear them there."""
+        top = self.top()
+        kept = [line for line in self.lines[:top] if not re.search(pattern, "".join(line))]
+        self.lines[:top] = kept
+        self.row -= top - len(kept)
+
     def put(self, character):
         if self.column == self.columns and self.breaks:
             self.feed(b"\r\n")
