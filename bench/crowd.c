@@ -210,7 +210,7 @@ static shoal_err measure(int count)
     TRY(time_recovery(&c, &recovery));
     printf(
         "{\"processes\": %d, \"start_s\": %.2f, \"idle_cpus\": %.3f, \"sweep_ms\": %.2f, \"barrier_broken_ms\": %.0f, "
-        "\"barrier_left_ms\": %.0f, \"recovery_s\": %.2f}\n",
+        "\"barrier_left_ms\": %.0f, \"recovery_s\": %.3f}\n",
         count, up, idle, sweep * 1e3, first * 1e3, all * 1e3, recovery);
     (void)fflush(stdout);
     return finish(&c);

@@ -63,17 +63,10 @@ __attribute__((section(".preinit_array"), used)) static void (*const first)(void
 
 /* ---- helpers ---- */
 
-static uint32_t processes(void)
-{
-    shoal_world_info info;
-    ck_assert_ok(shoal_world_info_get(&info));
-    return info.processes;
-}
-
 static void assert_alone(void)
 {
     ck_assert_ok(shoal_world_sweep(NULL));
-    ck_assert_uint_eq(processes(), 1);
+    ck_assert_uint_eq(sh_test_world().processes, 1);
     ck_assert_int_eq(sh_slot_state_phase(sh_load_acquire(&sh_the_world.self.slot->state)), SH_PHASE_ALIVE);
     sh_assert_audit("after the forks");
 }

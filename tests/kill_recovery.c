@@ -17,6 +17,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -367,6 +369,78 @@ START_TEST(a_stopped_recoverer_is_replaced)
 }
 END_TEST
 
+/* A helper has several dead processes to recover, and is killed at the third. The next helper recovers that one and the rest. */
+START_TEST(a_killed_helper_leaves_the_rest_to_the_next)
+{
+    enum { DEAD = 5 };
+    kill_stage stage;
+    uint32_t lost = sh_recovery_lost;
+    kill_stage_begin(&stage, 0, 0);
+    for (int i = 0; i < DEAD; i++) {
+        pid_t victim = fork_member("victim");
+        if (victim == 0) {
+            raise(SIGKILL);
+        }
+        ck_assert_int_eq(waitpid(victim, NULL, 0), victim);
+    }
+    sh_death_arm("recovery.drained", 3); /* a helper shares this process's memory */
+    uint32_t recovered = 0;
+    ck_assert_ok(shoal_world_sweep(&recovered));
+    sh_death_arm(NULL, 0);
+    ck_assert_uint_eq(recovered, DEAD);
+    ck_assert_uint_eq(sh_recovery_lost - lost, 1);
+    sh_assert_audit("after the second helper");
+    kill_stage_end(&stage);
+}
+END_TEST
+
+static sh_a32 *halted; /* 0: nobody has come to halt; 1: a helper waits there; 2: it may go on */
+
+static void halt(const char *name)
+{
+    if (strcmp(name, "recovery.drained") == 0 && sh_load_acquire(halted) == 0) {
+        sh_store_release(halted, 1u);
+        while (sh_load_acquire(halted) != 2) {
+            sched_yield();
+        }
+    }
+}
+
+/* A recoverer that cannot open files does not know its own start time. Others must see all the same that it lives. */
+START_TEST(a_recoverer_without_a_start_time_is_alone)
+{
+    kill_stage stage;
+    int status;
+    uint32_t recovered = 0;
+    halted = mmap(NULL, sizeof *halted, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    ck_assert_ptr_ne(halted, MAP_FAILED);
+    kill_stage_begin(&stage, 0, 0);
+    pid_t victim = fork_member("victim");
+    if (victim == 0) {
+        raise(SIGKILL);
+    }
+    ck_assert_int_eq(waitpid(victim, NULL, 0), victim);
+    pid_t recoverer = fork_member("recoverer");
+    if (recoverer == 0) {
+        struct rlimit none = {.rlim_cur = STDERR_FILENO + 1, .rlim_max = STDERR_FILENO + 1};
+        sh_death_observe(halt);
+        kill_exit(setrlimit(RLIMIT_NOFILE, &none) == 0 && shoal_world_sweep(&recovered) == SHOAL_OK ? (int)recovered
+                                                                                                    : 9);
+    }
+    while (sh_load_acquire(halted) != 1) {
+        sched_yield();
+    }
+    ck_assert_ok(shoal_world_sweep(&recovered));
+    ck_assert_uint_eq(recovered, 0);
+    sh_store_release(halted, 2u);
+    ck_assert_int_eq(waitpid(recoverer, &status, 0), recoverer);
+    kill_require(WIFEXITED(status) && WEXITSTATUS(status) == 1, "the recoverer ended with 0x%x", status);
+    kill_recover(&stage);
+    kill_stage_end(&stage);
+    munmap(halted, sizeof *halted);
+}
+END_TEST
+
 /* A process is killed while its helper is stopped. The helper must not keep the files of its maker open: a card ends the work of
  * a process when the last of its files is closed, and for the others the maker is dead as soon as it has ended. */
 START_TEST(a_helper_keeps_no_file_of_its_maker)
@@ -613,6 +687,8 @@ static Suite *suite(void)
 #ifdef SHOAL_DEATH_POINTS
     tcase_add_test(c, recovery_killed_at_each_point);
     tcase_add_test(c, a_stopped_recoverer_is_replaced);
+    tcase_add_test(c, a_killed_helper_leaves_the_rest_to_the_next);
+    tcase_add_test(c, a_recoverer_without_a_start_time_is_alone);
     tcase_add_test(c, a_helper_keeps_no_file_of_its_maker);
     tcase_add_test(c, a_stopped_claimant_costs_nobody_a_child);
     tcase_add_test(c, a_late_receiver_gets_the_block_that_it_was_sent);

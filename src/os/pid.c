@@ -398,11 +398,14 @@ sh_helper_result sh_helper_run(int (*function)(void *), void *argument)
     __asan_unpoison_memory_region(stack, STACK); /* a killed helper has left its frames */
 #endif
     sigfillset(&all);
+    int cancel; /* a thread that is cancelled in see_out would take its stack away from the helper, which uses `argument` */
+    pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* no signal handler of the program runs in the helper */
     /* Without CLONE_FILES: its fds and locks end with it. Exit signal 0: the program's wait calls do not see it. */
     pid_t pid = clone(function, stack + STACK, CLONE_VM, argument);
     sh_helper_result result = pid > 0 ? see_out(pid) : SH_HELPER_REFUSED;
     pthread_sigmask(SIG_SETMASK, &before, NULL);
+    pthread_setcancelstate(cancel, NULL);
     return result;
 }
 

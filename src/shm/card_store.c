@@ -426,7 +426,7 @@ shoal_err sh_cardstore_add(uint64_t granule, int fd)
     if (err == SHOAL_OK) {
         err = replace(&entry, fd);
     }
-    if (err == SHOAL_ELIMIT && sh_slots_sweep(0) > 0) {
+    if (err == SHOAL_ELIMIT && sh_slots_sweep_found()) {
         err = replace(&entry, fd); /* dead processes held some */
     }
     unlock();

@@ -40,7 +40,7 @@ shoal_err sh_commit(sh_ctx *c, uint64_t offset, uint64_t size, uint64_t asked)
     if (bytes > left_below_limit()) {
         /* The range may have memory already and need none, but only fallocate could tell. So make room first. */
         sh_trim(c, bytes);
-        if (bytes > left_below_limit() && sh_slots_sweep(0) > 0) {
+        if (bytes > left_below_limit() && sh_slots_sweep_found()) {
             sh_trim(c, bytes); /* dead processes held memory */
         }
         if (bytes > left_below_limit()) {

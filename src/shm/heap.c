@@ -266,7 +266,7 @@ static bool list_cached(sh_ctx *c, sh_a64 *entry)
 
 bool sh_heap_uncover(sh_ctx *c, uint32_t klass)
 {
-    bool found = sh_slots_sweep(0) > 0;
+    bool found = sh_slots_sweep_found();
     uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used), room;
     for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
         sh_a64 *cache = cache_of(sh_slot_at(i), klass, &room);

@@ -211,6 +211,7 @@ typedef struct sh_intent_shm {
  *   pid, start, space   the process that makes it RESERVED or ALIVE, after that, or the child that it is for; pid is 0
  *               until then, and is stored last, a release
  *   name, made_by   the process that makes it RESERVED, before it starts the child; name also if it makes it ALIVE
+ *   reserves    the process of the slot, before it makes another slot RESERVED; its recoverer
  *   intent, destroying, cells, chunks   the process of the slot; its maker while RESERVED; its recoverer when DEAD
  *   confirmed   any process, upward by compare-and-swap
  *   recoverer   any process, by compare-and-swap: the process that recovers it
@@ -247,7 +248,8 @@ typedef struct sh_slot_shm {
     sh_a32 pid;
     sh_a32 leaving; /* 1: it ends normally; its recoverer reports no death */
     sh_a64 start;
-    sh_a64 made_by; /* RESERVED: the generation of the maker's slot */
+    sh_a64 made_by;  /* RESERVED: the generation of the maker's slot */
+    sh_a64 reserves; /* 1: it may have made other slots RESERVED; 0: its end need not look for them */
     sh_a64 confirmed;
     sh_a64 destroying; /* id + 1 of the dying block on top of the stack; 0: none */
     sh_a64 recoverer;  /* 0: nobody; otherwise namespace 10 | pid 22 | may be killed 1 | start time 31 (recovery.c) */
@@ -358,7 +360,7 @@ typedef struct sh_world_shm {
 #define SH_RESERVE_MIN (UINT64_C(1) << 29)
 
 /* Returns a number that differs between builds whose shared structs differ. */
-#define SH_LAYOUT_VERSION 13u
+#define SH_LAYOUT_VERSION 14u
 static inline uint64_t sh_layout_word(void)
 {
     return (uint64_t)SH_LAYOUT_VERSION << 48 ^ (uint64_t)sizeof(sh_slot_shm) << 24 ^

@@ -237,8 +237,11 @@ static void release_references(sh_ctx *c, uint64_t state)
  * operation is finished: that may be a gift to such a slot, which must not belong to another process by then. The slots
  * are marked first, even if another recoverer works on them: so the next sweep finds those that cannot be recovered
  * now, when nobody knows their maker any more. */
-void sh_slots_recover_reserved(uint32_t maker)
+static void recover_reserved(uint32_t maker)
 {
+    if (sh_load_acquire(&sh_slot_at(maker)->reserves) == 0) {
+        return; /* most processes start no others: the end of each of thousands must not cost a walk over all of them */
+    }
     uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);
     for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
         sh_slot_shm *slot = sh_slot_at(i);
@@ -265,7 +268,7 @@ static void settle(uint32_t index, uint64_t state)
     sh_heap_drain(&c);
     SH_DEATH("recovery.drained");
     repair_locks(sh_slot_owner(index, state));
-    sh_slots_recover_reserved(index);
+    recover_reserved(index);
     sh_timelines_settle(sh_slot_owner(index, state)); /* before anybody learns of this end by the references */
     release_references(&c, state);
     SH_DEATH("recovery.released");
@@ -283,6 +286,7 @@ static void settle(uint32_t index, uint64_t state)
     sh_store_relaxed(&slot->card_answered, 0);
     sh_store_relaxed(&slot->store[0], 0);
     sh_store_relaxed(&slot->store[1], 0);
+    sh_store_relaxed(&slot->reserves, 0);
 }
 
 static void recover_as(uint32_t index, uint64_t state)
@@ -308,9 +312,10 @@ void sh_slot_end(uint32_t index)
 /* ---- who recovers ---- */
 
 /* The right to recover a slot: pid namespace 10 | pid 22 | helper 1 | start time 31. No system has longer pids. Its
- * holder also locks the recovery byte of the slot, from before it takes the right until after it has released it: in
- * another pid namespace, where its pid means nothing, the byte tells whether it is gone. A stopped holder in another
- * namespace cannot be killed; the others wait for it. */
+ * holder also locks a byte of the world's file that its namespace and pid name, from before it takes its first right until
+ * it ends. A holder whose byte is locked is not gone, whatever its pid and start time say: they mean nothing in another
+ * pid namespace, start times are shifted in another time namespace, and a process without /proc or a free fd stores 0. A
+ * stopped holder in another namespace cannot be killed; the others wait for it. */
 #define SPACE_SHIFT 54
 #define START_MASK ((UINT64_C(1) << 31) - 1)
 #define HELPER (UINT64_C(1) << 31)
@@ -339,9 +344,9 @@ static int32_t pid_of(uint64_t holder)
     return (int32_t)(holder >> 32 & SH_RECOVERER_PID_MASK);
 }
 
-static uint64_t recovery_byte(const sh_slot_shm *slot)
+static uint64_t byte_of(uint64_t holder)
 {
-    return 3 * (uint64_t)SH_SLOTS + (uint64_t)(slot - sh_slot_at(0));
+    return 3 * (uint64_t)SH_SLOTS + (holder >> 32);
 }
 
 static bool is_elsewhere(uint64_t holder)
@@ -349,20 +354,24 @@ static bool is_elsewhere(uint64_t holder)
     return holder >> SPACE_SHIFT != space_of_this();
 }
 
-static bool is_gone(const sh_slot_shm *slot, uint64_t holder)
+static bool is_gone(uint64_t holder)
 {
     int32_t pid = pid_of(holder);
-    if (is_elsewhere(holder)) {
-        int file = sh_world_file();
-        return file >= 0 && !sh_life_marked(file, recovery_byte(slot));
+    int file = sh_world_file();
+    if (file >= 0 && sh_life_marked(file, byte_of(holder))) {
+        return false;
     }
-    uint64_t start = sh_pid_start_time(pid);
-    return (start != 0 && (start & START_MASK) != (holder & START_MASK)) || sh_pid_gone(pid, start);
+    if (is_elsewhere(holder)) {
+        return file >= 0;
+    }
+    uint64_t known = holder & START_MASK, start = sh_pid_start_time(pid);
+    return (known != 0 && start != 0 && (start & START_MASK) != known) || sh_pid_gone(pid, start);
 }
 
-/* Kills a helper that is stopped or takes too long. Returns whether it is gone. */
+/* Kills a helper that is stopped or takes too long for one slot. Returns whether it is gone. */
 static bool make_go(const sh_slot_shm *slot, uint64_t holder)
 {
+    static uint32_t seen_at; /* the number of a slot: a pointer may be of a world that was left */
     static uint64_t seen;
     static int64_t since;
     int32_t pid = pid_of(holder);
@@ -370,23 +379,26 @@ static bool make_go(const sh_slot_shm *slot, uint64_t holder)
         return false;
     }
     uint64_t start = sh_pid_start_time(pid);
-    if (seen != holder) {
+    /* A helper may have two slots at once: a dead one, and one that was reserved there. As long as it has the one at which it
+     * was seen, the time goes on. */
+    if (seen != holder || (sh_slot_at(seen_at) != slot && sh_load_acquire(&sh_slot_at(seen_at)->recoverer) != holder)) {
         since = sh_now();
         seen = holder;
+        seen_at = (uint32_t)(slot - sh_slot_at(0));
     }
     if ((start & START_MASK) == (holder & START_MASK)) {
         sh_pid_kill_stopped(pid, start, sh_now() - since > HELPER_LIMIT);
     }
-    for (int i = 0; i < 100 && !is_gone(slot, holder); i++) {
+    for (int i = 0; i < 100 && !is_gone(holder); i++) {
         sched_yield();
     }
-    return is_gone(slot, holder);
+    return is_gone(holder);
 }
 
 /* Checks whether the right can be taken: nobody has it, or its holder is gone. Kills a stopped helper. */
 static bool is_to_be_had(const sh_slot_shm *slot, uint64_t holder)
 {
-    return holder == 0 || is_gone(slot, holder) || ((holder & HELPER) != 0 && make_go(slot, holder));
+    return holder == 0 || is_gone(holder) || ((holder & HELPER) != 0 && make_go(slot, holder));
 }
 
 static bool take_right(sh_slot_shm *slot, uint64_t self)
@@ -395,37 +407,20 @@ static bool take_right(sh_slot_shm *slot, uint64_t self)
     return holder != self && is_to_be_had(slot, holder) && sh_cas_acq_rel(&slot->recoverer, &holder, self);
 }
 
-/* Locks the recovery byte, before the right is taken, so that no process in another namespace sees a holder without it.
- * A process that has the byte without a valid right is either a stopped helper, which the check of its right kills, or
- * is about to find that another was faster; then the next try finds the byte free. death: the kernel drops it. */
-static bool take_byte(const sh_slot_shm *slot, int file)
-{
-    return file < 0 || sh_life_mark(file, recovery_byte(slot)) ||
-           (is_to_be_had(slot, sh_load_acquire(&slot->recoverer)) && sh_life_mark(file, recovery_byte(slot)));
-}
-
-/* Recovers the slot in this process, which may be a helper. */
-static bool recover_here(uint32_t index, uint64_t self)
+/* Recovers a life of the slot that is dead, in this process, which may be a helper. */
+static bool recover_here(uint32_t index, uint64_t generation, uint64_t self)
 {
     sh_slot_shm *slot = sh_slot_at(index);
-    int file = sh_world_file();
-    if (!sh_slot_is_dead(index)) {
-        return false;
-    }
-    if (!take_byte(slot, file)) {
-        return false;
-    }
     if (!take_right(slot, self)) {
-        sh_life_unmark(file, recovery_byte(slot));
         return false;
     }
     SH_DEATH("recovery.right.taken");
     bool done = false;
+    /* Read again under the right: another process may have finished meanwhile, and the slot may have another life.
+     * RESERVED and ALIVE become DEAD, so a child that comes late finds no slot. */
     uint64_t state = sh_load_acquire(&slot->state);
-    /* Checked again under the right: another process may have finished meanwhile. RESERVED and ALIVE become DEAD, so a
-     * child that comes late finds no slot. */
-    if (sh_slot_is_dead(index)) {
-        uint64_t dead = sh_slot_state_make(SH_PHASE_DEAD, sh_slot_state_maker(state), sh_slot_state_generation(state));
+    if (sh_slot_state_generation(state) == generation && sh_slot_state_phase(state) != SH_PHASE_FREE) {
+        uint64_t dead = sh_slot_state_make(SH_PHASE_DEAD, sh_slot_state_maker(state), generation);
         if (state == dead || sh_cas_acq_rel(&slot->state, &state, dead)) {
             /* DEAD before all that recovery reads. The swap alone does that on x86-64 only, and a recoverer that
              * follows a dead recoverer swaps nothing. Pairs with the seq_cst load in sh_owner_is_being_recovered, which
@@ -439,24 +434,43 @@ static bool recover_here(uint32_t index, uint64_t self)
     if (done) {
         /* First free the slot, then release the right: while we hold it nobody else finishes this life. death: in
          * between, the slot still names a dead recoverer, which the next recoverer of its next life replaces. */
-        uint64_t dead = sh_load_relaxed(&slot->state);
-        sh_store_release(&slot->state, sh_slot_state_make(SH_PHASE_FREE, 0, sh_slot_state_generation(dead)));
+        uint64_t dead = sh_slot_state_make(SH_PHASE_DEAD, sh_slot_state_maker(state), generation);
+        sh_cas_acq_rel(&slot->state, &dead, sh_slot_state_make(SH_PHASE_FREE, 0, generation));
         SH_DEATH("recovery.freed");
     }
     uint64_t holder = self;
     sh_cas_acq_rel(&slot->recoverer, &holder, 0);
-    sh_life_unmark(file, recovery_byte(slot));
     return done;
 }
 
-typedef struct errand {
-    uint32_t index;
-    bool done;
-} errand;
+/* What a helper does. It may be killed at any instruction: then `tried` says how far it came, and only the life at that
+ * place may have been recovered without being counted. */
+typedef struct request {
+    const sh_dead_lives *lives;
+    uint32_t tried, recovered;
+} request;
+
+/* Locks the byte of this process's right. Fails if another process has it, of a namespace with the same 10 bits and with
+ * the same pid: then a later sweep tries again. Only the end of this process unlocks it: if it were free before, a process
+ * elsewhere that found it free, and was stopped, could take a right away that this process has got again. */
+static bool take_byte(uint64_t self)
+{
+    int file = sh_world_file();
+    return file < 0 || sh_life_mark(file, byte_of(self));
+}
+
+static void recover_all(request *r, uint64_t self)
+{
+    while (r->tried < r->lives->count) {
+        bool done = recover_here(r->lives->index[r->tried], r->lives->generation[r->tried], self);
+        r->recovered += done;
+        r->tried++;
+        sh_store_relaxed(&sh_the_world.header->swept_at, (uint64_t)sh_now()); /* others need not sweep meanwhile */
+    }
+}
 
 static int help(void *argument)
 {
-    errand *e = argument;
     if (getppid() == 0) {
         return 1; /* in another pid namespace: its maker has unshared, and recovers without a helper */
     }
@@ -464,7 +478,9 @@ static int help(void *argument)
      * of a card is open, the card goes on with the work of the maker. Before the helper has locks, which would go too. */
     sh_fd_close_others(sh_world_file());
     helper = right_of_this(HELPER);
-    e->done = recover_here(e->index, helper);
+    if (take_byte(helper)) {
+        recover_all(argument, helper);
+    }
     return 0;
 }
 
@@ -473,38 +489,51 @@ bool sh_recovery_is_helper(void)
     return helper != 0 && pid_of(helper) == (int32_t)getpid();
 }
 
-static bool recover_by_helper(uint32_t index)
+/* Drops those that another process recovers: they need no helper. */
+static void drop_taken(sh_dead_lives *lives)
 {
-    sh_slot_shm *slot = sh_slot_at(index);
-    errand e = {.index = index};
-    for (int i = 0; i < ATTEMPTS && !sh_recovery_is_own; i++) {
-        if (!is_to_be_had(slot, sh_load_acquire(&slot->recoverer))) {
-            return false; /* another process recovers it: no need for a helper */
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < lives->count; i++) {
+        const sh_slot_shm *slot = sh_slot_at(lives->index[i]);
+        if (is_to_be_had(slot, sh_load_acquire(&slot->recoverer))) {
+            lives->index[kept] = lives->index[i];
+            lives->generation[kept++] = lives->generation[i];
         }
-        sh_helper_result r = sh_helper_run(help, &e);
+    }
+    lives->count = kept;
+}
+
+uint32_t sh_slots_recover(sh_dead_lives *lives)
+{
+    request r = {.lives = lives};
+    if (sh_recovery_is_helper()) {
+        recover_all(&r, helper); /* reserved by the slot that is being recovered */
+        return r.recovered;
+    }
+    drop_taken(lives);
+    for (int i = 0; i < ATTEMPTS && r.tried < lives->count && !sh_recovery_is_own; i++) {
+        uint32_t tried = r.tried;
+        sh_helper_result result = sh_helper_run(help, &r);
         helper = 0;
-        if (r == SH_HELPER_REFUSED || r == SH_HELPER_FAILED) {
+        if (result == SH_HELPER_REFUSED || result == SH_HELPER_FAILED) {
             break;
         }
-        if (r == SH_HELPER_DONE || e.done) {
-            return e.done;
-        }
-        sh_recovery_lost++;
+        sh_recovery_lost += result != SH_HELPER_DONE;
+        i = r.tried > tried ? -1 : i; /* so many for each life */
     }
-    return recover_here(index, right_of_this(0));
+    uint64_t self = r.tried < lives->count ? right_of_this(0) : 0;
+    if (self != 0 && take_byte(self)) {
+        recover_all(&r, self);
+    }
+    if (r.recovered > 0) {
+        sh_cardstore_tidy(); /* a helper only counts the granules that died with the process */
+    }
+    lives->count = 0;
+    return r.recovered;
 }
 
 bool sh_slot_recover(uint32_t index)
 {
-    if (!sh_slot_is_dead(index)) {
-        return false;
-    }
-    if (sh_recovery_is_helper()) {
-        return recover_here(index, helper); /* a slot that was reserved by the slot being recovered */
-    }
-    bool done = recover_by_helper(index);
-    if (done) {
-        sh_cardstore_tidy(); /* a helper only counts the granules that died with the process */
-    }
-    return done;
+    sh_dead_lives lives = {.count = 1, .index = {index}};
+    return sh_slot_life_is_dead(index, &lives.generation[0]) && sh_slots_recover(&lives) == 1;
 }

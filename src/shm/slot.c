@@ -110,6 +110,10 @@ shoal_err sh_slot_claim(const char *name, uint32_t *out_index)
 
 static shoal_err reserve_free(sh_ctx *c, const char *name, uint32_t *out_index)
 {
+    /* Read once: a signal handler may fork between the two steps below, and the child then has another slot. What it
+     * reserves by the second step is its parent's, who did the first. */
+    sh_slot_shm *self = c->slot;
+    uint32_t maker = c->index + 1;
     for (uint32_t i = 0; i < SH_SLOTS; i++) {
         sh_slot_shm *slot = sh_slot_at(i);
         if (i >= sh_load_relaxed(&sh_the_world.header->slots_used)) {
@@ -122,10 +126,11 @@ static shoal_err reserve_free(sh_ctx *c, const char *name, uint32_t *out_index)
         if (sh_slot_state_phase(state) != SH_PHASE_FREE) {
             continue;
         }
-        uint64_t reserved = sh_slot_state_make(SH_PHASE_RESERVED, c->index + 1, sh_slot_state_generation(state) + 1);
+        sh_store_release(&self->reserves, 1); /* before the swap: recovery looks for what it reserved only then */
+        uint64_t reserved = sh_slot_state_make(SH_PHASE_RESERVED, maker, sh_slot_state_generation(state) + 1);
         if (sh_cas_acq_rel(&slot->state, &state, reserved)) {
             SH_DEATH("slot.reserve.reserved"); /* death: pid is 0, so our own recovery recovers it (recovery.c) */
-            sh_store_relaxed(&slot->made_by, sh_slot_state_generation(sh_load_relaxed(&c->slot->state)));
+            sh_store_relaxed(&slot->made_by, sh_slot_state_generation(sh_load_relaxed(&self->state)));
             set_name(slot, name);
             *out_index = i;
             return SHOAL_OK;
@@ -137,7 +142,7 @@ static shoal_err reserve_free(sh_ctx *c, const char *name, uint32_t *out_index)
 shoal_err sh_slot_reserve(sh_ctx *c, const char *name, uint32_t *out_index)
 {
     shoal_err err = reserve_free(c, name, out_index);
-    if (err == SHOAL_ELIMIT && sh_slots_sweep(0) > 0) {
+    if (err == SHOAL_ELIMIT && sh_slots_sweep_found()) {
         err = reserve_free(c, name, out_index);
     }
     return err;
@@ -286,10 +291,10 @@ static bool is_dead_elsewhere(uint32_t index, uint64_t state, uint64_t space, in
            sh_load_acquire(&sh_slot_at(index)->state) == state;
 }
 
-bool sh_slot_is_dead(uint32_t index)
+/* Checks whether the slot is dead in that state. If so, that life of it remains dead. */
+static bool is_dead_in(uint32_t index, uint64_t state)
 {
     sh_slot_shm *slot = sh_slot_at(index);
-    uint64_t state = sh_load_acquire(&slot->state);
     sh_phase phase = sh_slot_state_phase(state);
     if (phase == SH_PHASE_FREE || (index == sh_the_world.self.index && sh_attachment_now() == SH_ATTACHED)) {
         return false;
@@ -321,6 +326,21 @@ bool sh_slot_is_dead(uint32_t index)
                sh_load_acquire(&slot->state) == state;
     }
     return false; /* reserved for a child that nobody has seen: only its maker's recovery handles it (recovery.c) */
+}
+
+bool sh_slot_life_is_dead(uint32_t index, uint64_t *out_generation)
+{
+    uint64_t state = sh_load_acquire(&sh_slot_at(index)->state);
+    bool dead = is_dead_in(index, state);
+    if (dead) {
+        *out_generation = sh_slot_state_generation(state);
+    }
+    return dead;
+}
+
+bool sh_slot_is_dead(uint32_t index)
+{
+    return is_dead_in(index, sh_load_acquire(&sh_slot_at(index)->state));
 }
 
 bool sh_owner_is_dead(sh_owner owner)
@@ -378,11 +398,15 @@ uint32_t sh_slots_sweep(int64_t age)
     uint32_t recovered = 0, taken = 0, used = sh_load_acquire(&header->slots_used);
     used = used < SH_SLOTS ? used : SH_SLOTS;
     uint32_t turn = used <= SWEEP_ASKS ? 0 : sh_add_relaxed(&header->sweep_turn, SWEEP_ASKS) % used;
+    sh_dead_lives dead = {.count = 0};
     for (uint32_t i = 0; i < used; i++) {
         bool ask = (i + used - turn) % used < SWEEP_ASKS;
         taken += sh_slot_state_phase(sh_load_relaxed(&sh_slot_at(i)->state)) != SH_PHASE_FREE;
-        if ((ask || !seems_alive(i)) && sh_slot_recover(i)) {
-            recovered++;
+        if ((ask || !seems_alive(i)) && sh_slot_life_is_dead(i, &dead.generation[dead.count])) {
+            dead.index[dead.count++] = i;
+        }
+        if (dead.count == SH_DEAD_MAX || i == used - 1) {
+            recovered += sh_slots_recover(&dead);
             sh_store_relaxed(&header->swept_at, (uint64_t)sh_now());
         } else if (i % SWEEP_ASKS == 0) {
             sh_store_relaxed(&header->swept_at, (uint64_t)sh_now());
@@ -390,6 +414,13 @@ uint32_t sh_slots_sweep(int64_t age)
     }
     sh_store_relaxed(&header->slots_taken, taken - recovered);
     return recovered;
+}
+
+bool sh_slots_sweep_found(void)
+{
+    sh_a64 *recovered = &sh_the_world.header->recovered;
+    uint64_t before = sh_load_acquire(recovered);
+    return sh_slots_sweep(0) > 0 || sh_load_acquire(recovered) != before;
 }
 
 static uint32_t count_free(void)

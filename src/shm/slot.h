@@ -43,7 +43,7 @@ static inline uint32_t sh_owner_slot(sh_owner owner)
 }
 
 /* Bytes of the world's file that are locked as marks, by slot number: the life mark from 0, the claim byte (slot.c),
- * the second mark (os/hold.h), the recovery byte (recovery.c). */
+ * the second mark (os/hold.h). Above them, the bytes of recoverers (recovery.c). */
 static inline uint64_t sh_slot_hold_byte(uint32_t index)
 {
     return 2 * (uint64_t)SH_SLOTS + index;
@@ -82,8 +82,10 @@ void sh_slot_cancel(uint32_t index, uint64_t generation);
 /* Gives the reserved slot a reference to the block in this process's cell, in its cell number n. */
 shoal_err sh_slot_give(sh_ctx *c, uint32_t index, uint64_t cell, uint32_t n);
 
-/* Exact: false for a stopped process, true only if no thread of it will run again. */
+/* Exact: false for a stopped process, true only if no thread of it will run again. The second one also returns which life
+ * of the slot is dead: that stays true, while the slot may have another life soon. */
 bool sh_slot_is_dead(uint32_t index);
+bool sh_slot_life_is_dead(uint32_t index, uint64_t *out_generation);
 bool sh_owner_is_dead(sh_owner owner);
 
 /* Checks whether its recovery has begun or is over. Reads only the state. If this returns false, recovery sees every
@@ -95,6 +97,17 @@ bool sh_owner_is_being_recovered(sh_owner owner);
  * replaced: recovery.c. */
 bool sh_slot_recover(uint32_t index);
 
+/* Lives of slots that were found dead, to be recovered together: such a process costs as much as its maker has fds. */
+#define SH_DEAD_MAX 32
+typedef struct sh_dead_lives {
+    uint32_t count;
+    uint32_t index[SH_DEAD_MAX];
+    uint64_t generation[SH_DEAD_MAX];
+} sh_dead_lives;
+
+/* Recovers them, but those that others recover, and empties the list. Returns the number that this call recovered. */
+uint32_t sh_slots_recover(sh_dead_lives *lives);
+
 /* Checks whether the calling process is such a process: it acts for its maker, but may be killed at any time. */
 bool sh_recovery_is_helper(void);
 
@@ -102,13 +115,14 @@ bool sh_recovery_is_helper(void);
 extern bool sh_recovery_is_own;
 extern uint32_t sh_recovery_lost;
 
-/* Recovers the slots that this one reserved and that no child has taken: they end with their maker. */
-void sh_slots_recover_reserved(uint32_t maker);
-
 /* Checks all slots and recovers the dead ones, unless another process does or did so less than `age` ns ago; 0: in any case.
  * Returns the number recovered. In a world of more than 64 slots a process that executed another program, or whose pid was
  * reused before any sweep, is found by one of the next sweeps. */
 uint32_t sh_slots_sweep(int64_t age);
+
+/* Sweeps in any case. Returns whether a process was recovered meanwhile, by this process or another one: then what the caller
+ * did not find may be there now. */
+bool sh_slots_sweep_found(void);
 
 /* Returns the number of free slots, after a sweep if there are few. If this process cannot enter a world, returns the
  * number of all slots: then the first start says why. */

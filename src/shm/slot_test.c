@@ -132,6 +132,29 @@ START_TEST(f8_a_sweep_finds_the_dead_among_many)
 }
 END_TEST
 
+/* One sweep recovers all that it finds, also those beyond one helper's share, and asks for the life mark of each once. */
+START_TEST(f8_many_deaths_are_recovered_together)
+{
+    enum { DEAD = SH_DEAD_MAX + 8 };
+    pid_t members[DEAD];
+    uint32_t recovered = 0;
+    reserve_many();
+    for (int i = 0; i < DEAD; i++) {
+        members[i] = fork_member();
+    }
+    for (int i = 0; i < DEAD; i++) {
+        (void)slot_of(members[i]);
+        ck_assert_int_eq(kill(members[i], SIGKILL), 0);
+        ck_assert_int_eq(waitpid(members[i], NULL, 0), members[i]);
+    }
+    uint64_t before = sh_life_asked;
+    ck_assert_ok(shoal_world_sweep(&recovered));
+    ck_assert_uint_eq(recovered, DEAD);
+    ck_assert_uint_le(sh_life_asked - before, DEAD + 64); /* and of 64 others in turn */
+    cancel_many();
+}
+END_TEST
+
 /* Each of many deaths among many waiters would otherwise wake all of them. */
 START_TEST(f8_recovery_wakes_only_who_has_something_to_do)
 {
@@ -270,6 +293,7 @@ static Suite *suite(void)
     tcase_add_test(tc, f8_a_sweep_asks_for_few_life_marks);
     tcase_add_test(tc, f8_waiters_look_less_often_while_there_is_a_crowd);
     tcase_add_test(tc, f8_a_sweep_finds_the_dead_among_many);
+    tcase_add_test(tc, f8_many_deaths_are_recovered_together);
     tcase_add_test(tc, f8_recovery_wakes_only_who_has_something_to_do);
     tcase_add_test(tc, f10_a_stopped_waiter_takes_no_lock_from_a_later_life);
     tcase_add_test(tc, f11_a_child_waits_for_a_maker_that_is_stopped);

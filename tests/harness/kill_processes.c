@@ -192,7 +192,8 @@ static shoal_err pool_task(const shoal_value *arg, shoal_value **out_result)
         shoal_event_set(first);
         kill(getpid(), SIGKILL);
     }
-    *out_result = shoal_value_int(2 * sh_int_of(shoal_value_find(arg, "n")));
+    /* with a shared object, so that the result needs a message */
+    *out_result = shoal_list(2 * sh_int_of(shoal_value_find(arg, "n")), first);
     return SHOAL_OK;
 }
 
@@ -227,7 +228,7 @@ void kill_start_pool_step(kill_stage *stage, uint64_t *random)
     kill_must(stage, shoal_pool_create(&options, &pool), "pool_create");
     shoal_err err = shoal_pool_map(pool, pool_task, list, 1, &results);
     for (int i = 0; err == SHOAL_OK && i < TASKS; i++) {
-        if (sh_int_of(shoal_value_at(results, (size_t)i)) != 2 * i) {
+        if (sh_int_of(shoal_value_at(shoal_value_at(results, (size_t)i), 0)) != 2 * i) {
             kill_fail(stage, "result %d of a pool is wrong", i);
         }
     }
