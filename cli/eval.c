@@ -1,15 +1,13 @@
 /* shoal eval: tests a saved model on a test set. */
 #include "cli/weights.h"
 
-#include <shoal/autograd.h>
-#include <shoal/ops.h>
+#include <shoal/train.h>
 
 #include <inttypes.h>
 #include <math.h>
 #include <time.h>
 
 #define CLASSES 10
-#define BATCH 500
 
 typedef struct call {
     const char *model, *load, *data;
@@ -17,8 +15,8 @@ typedef struct call {
 } call;
 
 typedef struct answer {
-    int64_t images, right;
-    double loss, seconds;
+    int64_t images;
+    double loss, accuracy, seconds;
     int64_t confusion[CLASSES][CLASSES]; /* [true class][predicted class] */
 } answer;
 
@@ -31,44 +29,16 @@ static double now(void)
     return (double)t.tv_sec + (double)t.tv_nsec * 1e-9;
 }
 
-static shoal_err count(answer *a, const shoal_batch *b, const shoal_tensor *said)
-{
-    const int64_t *is = shoal_tensor_data(b->y), *guess = shoal_tensor_data(said);
-    for (int64_t i = 0; i < b->count; i++) {
-        if (is[i] < 0 || is[i] >= CLASSES || guess[i] < 0 || guess[i] >= CLASSES) {
-            return shoal_fail(SHOAL_EINVAL, "a class is not from 0 to %d", CLASSES - 1);
-        }
-        a->confusion[is[i]][guess[i]]++;
-        a->right += is[i] == guess[i];
-    }
-    a->images += b->count;
-    return SHOAL_OK;
-}
-
 static shoal_err test(shoal_module *module, shoal_dataset *set, answer *a)
 {
-    shoal_loader *loader = shoal_loader_create(set, .batch = BATCH);
-    shoal_err err = loader != NULL ? SHOAL_OK : shoal_last_error();
-    shoal_batch b;
+    a->images = shoal_dataset_length(set);
+    if (a->images == 0) {
+        return shoal_fail(SHOAL_EINVAL, "no images to test with");
+    }
     double begun = now();
-    shoal_no_grad_begin();
-    while (err == SHOAL_OK && (err = shoal_loader_next(loader, &b)) == SHOAL_OK) {
-        shoal_tensor *scores = shoal_module_forward(module, b.x);
-        shoal_tensor *loss = shoal_nll_loss_with(scores, b.y, NULL, SHOAL_SUM);
-        shoal_tensor *said = shoal_argmax(scores, 1, false);
-        double l = 0;
-        err = said != NULL ? shoal_item(loss, &l) : shoal_last_error();
-        err = err == SHOAL_OK ? count(a, &b, said) : err;
-        a->loss += l;
-    }
-    shoal_no_grad_end();
-    err = err == SHOAL_END ? SHOAL_OK : err;
-    shoal_loader_destroy(loader);
+    shoal_err err = shoal_evaluate_classes(module, set, CLASSES, &a->confusion[0][0], &a->loss, &a->accuracy);
     a->seconds = now() - begun;
-    if (err == SHOAL_OK && a->images == 0) {
-        err = shoal_fail(SHOAL_EINVAL, "no images to test with");
-    }
-    a->loss = isnan(a->loss) ? NAN : a->loss / (double)a->images; /* without a sign, which would be printed */
+    a->loss = isnan(a->loss) ? NAN : a->loss; /* without a sign, which would be printed */
     return err;
 }
 
@@ -90,15 +60,10 @@ static double class_accuracy(const answer *a, int class)
     return images > 0 ? (double)a->confusion[class][class] / (double)images : NAN;
 }
 
-static double accuracy(const answer *a)
-{
-    return (double)a->right / (double)a->images;
-}
-
 static void print_text(FILE *f, const answer *a, const call *c, const cli_weights *w)
 {
     fprintf(f, "%s of %s on %s, %" PRId64 " images\n\n", w->model, c->load, c->data, a->images);
-    fprintf(f, "  test loss  %.4f\n  accuracy   %.2f %%\n  speed      %.0f images/s\n\n", a->loss, accuracy(a) * 100,
+    fprintf(f, "  test loss  %.4f\n  accuracy   %.2f %%\n  speed      %.0f images/s\n\n", a->loss, a->accuracy * 100,
             (double)a->images / a->seconds);
     fputs("  class  images  accuracy predicted", f);
     for (int i = 0; i < CLASSES; i++) {
@@ -125,7 +90,7 @@ static void print_json(FILE *f, const answer *a, const call *c, const cli_weight
     cli_json_string(f, c->data);
     fprintf(f, ", \"images\": %" PRId64 ", \"test_loss\": ", a->images);
     cli_json_number(f, a->loss);
-    fprintf(f, ", \"test_accuracy\": %.9g, \"seconds\": %.6g", accuracy(a), a->seconds);
+    fprintf(f, ", \"test_accuracy\": %.9g, \"seconds\": %.6g", a->accuracy, a->seconds);
     fprintf(f, ", \"images_per_second\": %.6g, \"class_accuracy\": [", (double)a->images / a->seconds);
     for (int i = 0; i < CLASSES; i++) {
         fputs(i > 0 ? ", " : "", f);

@@ -163,10 +163,8 @@ static bool know_settings(call *c)
 /* Adds to the error of a NaN loss what the user of the program can do. */
 static void advise(const shoal_train_options *job)
 {
-    char text[1024];
-    snprintf(text, sizeof text, "%s", shoal_last_error_text());
-    (void)!shoal_fail(SHOAL_ENAN, "%s; lower --lr, check the data, or go on with --allow-nan%s%s%s", text,
-                      job->save != NULL ? "; " : "", job->save != NULL ? job->save : "",
+    (void)!shoal_fail(SHOAL_ENAN, "%s; lower --lr, check the data, or go on with --allow-nan%s%s%s",
+                      shoal_last_error_text(), job->save != NULL ? "; " : "", job->save != NULL ? job->save : "",
                       job->save != NULL ? " is the last good checkpoint" : "");
 }
 
@@ -178,10 +176,8 @@ static void advise_data(const cli_train_call *asked)
     if (asked->given.origin[i] != CLI_IN_CHECKPOINT || cli_is_data_name(data) || access(data, F_OK) == 0) {
         return;
     }
-    char text[1024];
-    snprintf(text, sizeof text, "%s", shoal_last_error_text());
-    (void)!shoal_fail(shoal_last_error(), "%s; %s has the path of this data set; --data gives another path", text,
-                      asked->job.resume);
+    (void)!shoal_fail(shoal_last_error(), "%s; %s has the path of this data set; --data gives another path",
+                      shoal_last_error_text(), asked->job.resume);
 }
 
 static cli_exit run_job(call *c)

@@ -7,6 +7,7 @@
 #include "autograd/node.h"
 
 #include "base/error.h"
+#include "base/grow.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -37,14 +38,8 @@ struct sh_back {
 
 static shoal_err push(walk *w, sh_node *node)
 {
-    if (w->count == w->room) {
-        size_t room = w->room > 0 ? w->room * 2 : 32;
-        sh_node **fresh = realloc(w->heap, room * sizeof(sh_node *));
-        if (!fresh) {
-            return sh_fail(SHOAL_ENOMEM, "no memory for a backward of %zu ops", room);
-        }
-        w->heap = fresh;
-        w->room = room;
+    if (!sh_grow(&w->heap, w->count, &w->room, sizeof(sh_node *))) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for a backward of %zu ops", w->count + 1);
     }
     node->head.refs++;
     node->queued = true;
@@ -112,16 +107,6 @@ static bool is_sole(const shoal_tensor *g)
            !g->storage->keeper;
 }
 
-static shoal_tensor *copy_of(const shoal_tensor *g)
-{
-    shoal_tensor *t = sh_tensor_new_like(g);
-    if (t && sh_tensor_copy_data(t, g) != SHOAL_OK) {
-        shoal_tensor_release(t);
-        t = NULL;
-    }
-    return t;
-}
-
 /* steal means that g was made for this leaf and nobody else gets it, so its memory may become the leaf's grad. */
 static shoal_err add_to_leaf(shoal_tensor *leaf, shoal_tensor *g, bool steal)
 {
@@ -133,7 +118,7 @@ static shoal_err add_to_leaf(shoal_tensor *leaf, shoal_tensor *g, bool steal)
         sh_tensor_touch(leaf->grad);
         return sh_tensor_copy_data(leaf->grad, g);
     }
-    leaf->grad = steal && g->contiguous && is_sole(g) ? shoal_tensor_retain(g) : copy_of(g);
+    leaf->grad = steal && g->contiguous && is_sole(g) ? shoal_tensor_retain(g) : sh_tensor_new_copy(g);
     return leaf->grad ? SHOAL_OK : shoal_last_error();
 }
 
@@ -146,7 +131,7 @@ static shoal_err add_to_sum(shoal_tensor **sum, bool *ours, shoal_tensor *g)
         return SHOAL_OK;
     }
     if (!*ours) {
-        shoal_tensor *copy = copy_of(*sum);
+        shoal_tensor *copy = sh_tensor_new_copy(*sum);
         if (!copy) {
             return shoal_last_error();
         }
@@ -163,14 +148,8 @@ static shoal_err add_to_hooked(walk *w, shoal_tensor *leaf, shoal_tensor *g)
     while (i < w->leaf_count && w->leaves[i].leaf != leaf) {
         i++;
     }
-    if (i == w->leaf_room) {
-        size_t room = w->leaf_room > 0 ? w->leaf_room * 2 : 16;
-        hooked *fresh = realloc(w->leaves, room * sizeof *fresh);
-        if (!fresh) {
-            return sh_fail(SHOAL_ENOMEM, "no memory for %zu tensors with hooks", room);
-        }
-        w->leaves = fresh;
-        w->leaf_room = room;
+    if (!sh_grow(&w->leaves, i, &w->leaf_room, sizeof *w->leaves)) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for %zu tensors with hooks", i + 1);
     }
     if (i == w->leaf_count) {
         w->leaves[w->leaf_count++] = (hooked){.leaf = shoal_tensor_retain(leaf)};
@@ -285,7 +264,7 @@ shoal_err sh_back_give(sh_back *back, int input, shoal_tensor *grad)
         return shoal_last_error();
     }
     if (was_given(back, grad)) {
-        grad = sh_scope_add(copy_of(grad)); /* the first recipient may have taken over its memory */
+        grad = sh_scope_add(sh_tensor_new_copy(grad)); /* the first recipient may have taken over its memory */
     }
     back->given[input] = grad;
     return grad ? deposit(back->walk, e, grad, !is_passed_on(back, grad)) : shoal_last_error();

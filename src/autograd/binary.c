@@ -39,8 +39,7 @@ static shoal_err pair_shape(sh_call *c, bool floats_only, bool with_bool, bool g
     if (err != SHOAL_OK) {
         return err;
     }
-    bool known =
-        floats_only ? dtype == SHOAL_F32 || dtype == SHOAL_F64 : is_number(dtype) || (with_bool && dtype == SHOAL_B8);
+    bool known = floats_only ? sh_dtype_is_wide_float(dtype) : is_number(dtype) || (with_bool && dtype == SHOAL_B8);
     if (!known) {
         return sh_fail(SHOAL_ETYPE, "%s does not support %s; convert with shoal_to", c->op->name,
                        shoal_dtype_name(dtype));

@@ -9,11 +9,6 @@
 /* The limit for window sizes, strides, pads and dilations. Larger values are mistakes and would overflow. */
 #define GREATEST ((int64_t)1 << 30)
 
-static bool is_float(const shoal_tensor *t)
-{
-    return t->dtype == SHOAL_F32 || t->dtype == SHOAL_F64;
-}
-
 static int64_t given_or(int64_t value, int64_t otherwise)
 {
     return value != 0 ? value : otherwise;
@@ -65,7 +60,7 @@ static shoal_err check_conv_options(const sh_call *c)
 static bool conv_fits(const sh_call *c)
 {
     const shoal_tensor *x = c->in[0], *w = c->in[1], *b = c->in[2];
-    if (!is_float(x) || w->dtype != x->dtype || x->ndim != 4 || w->ndim != 4 || w->count == 0) {
+    if (!sh_dtype_is_wide_float(x->dtype) || w->dtype != x->dtype || x->ndim != 4 || w->ndim != 4 || w->count == 0) {
         return false;
     }
     int64_t groups = c->a.i[GROUPS];
@@ -305,7 +300,7 @@ static shoal_err pool_shape(sh_call *c)
 {
     const shoal_tensor *x = c->in[0];
     sh_text text;
-    if (!is_float(x) || x->ndim != 4) {
+    if (!sh_dtype_is_wide_float(x->dtype) || x->ndim != 4) {
         return sh_fail(SHOAL_EINVAL, "%s of %s: x must be [N, C, H, W], f32 or f64", c->op->name,
                        sh_tensor_text(&text, x));
     }

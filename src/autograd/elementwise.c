@@ -14,7 +14,7 @@ static shoal_err same_shape(sh_call *c)
 static shoal_err check_arithmetic(const sh_call *c, bool floats_only)
 {
     shoal_dtype dtype = c->in[0]->dtype;
-    bool is_float = dtype == SHOAL_F32 || dtype == SHOAL_F64;
+    bool is_float = sh_dtype_is_wide_float(dtype);
     if (is_float || (!floats_only && (dtype == SHOAL_I64 || dtype == SHOAL_I32 || dtype == SHOAL_U8))) {
         return SHOAL_OK;
     }

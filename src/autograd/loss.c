@@ -18,7 +18,7 @@ typedef struct loss {
 static shoal_err loss_shape(sh_call *c)
 {
     const shoal_tensor *x = c->in[0], *t = c->in[1];
-    bool good = (x->dtype == SHOAL_F32 || x->dtype == SHOAL_F64) && x->dtype == t->dtype && x->ndim == t->ndim &&
+    bool good = sh_dtype_is_wide_float(x->dtype) && x->dtype == t->dtype && x->ndim == t->ndim &&
                 memcmp(x->shape, t->shape, sizeof x->shape[0] * (size_t)x->ndim) == 0;
     if (!good) {
         sh_text tx, tt;

@@ -176,8 +176,8 @@ shoal_err sh_back_give_product(sh_back *back, int input, sh_matrix a, sh_matrix 
 static shoal_err linear_shape(sh_call *c)
 {
     const shoal_tensor *x = c->in[0], *w = c->in[1], *b = c->in[2];
-    bool good = (x->dtype == SHOAL_F32 || x->dtype == SHOAL_F64) && w->dtype == x->dtype && x->ndim >= 1 &&
-                w->ndim == 2 && x->shape[x->ndim - 1] == w->shape[1] &&
+    bool good = sh_dtype_is_wide_float(x->dtype) && w->dtype == x->dtype && x->ndim >= 1 && w->ndim == 2 &&
+                x->shape[x->ndim - 1] == w->shape[1] &&
                 (!b || (b->dtype == x->dtype && b->ndim == 1 && b->shape[0] == w->shape[0]));
     if (!good) {
         sh_text tx, tw, tb;

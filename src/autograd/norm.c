@@ -25,8 +25,8 @@ static shoal_err layer_norm_shape(sh_call *c)
 {
     const shoal_tensor *x = c->in[0], *w = c->in[1], *b = c->in[2];
     int64_t dims = c->a.i[0];
-    bool good = (x->dtype == SHOAL_F32 || x->dtype == SHOAL_F64) && dims >= 1 && dims <= x->ndim &&
-                has_last_dims(w, x, (int)dims) && has_last_dims(b, x, (int)dims);
+    bool good = sh_dtype_is_wide_float(x->dtype) && dims >= 1 && dims <= x->ndim && has_last_dims(w, x, (int)dims) &&
+                has_last_dims(b, x, (int)dims);
     if (!good) {
         sh_text tx, tw, tb;
         return sh_fail(SHOAL_EINVAL,

@@ -34,11 +34,6 @@ static shoal_err reduced_shape(sh_call *c, shoal_dtype dtype)
     return sh_shape_init(&c->shape[0], dtype, ndim, shape);
 }
 
-static bool is_float(const shoal_tensor *t)
-{
-    return t->dtype == SHOAL_F32 || t->dtype == SHOAL_F64;
-}
-
 static shoal_err refuse(const sh_call *c)
 {
     return sh_fail(SHOAL_ETYPE, "%s does not support %s; convert with shoal_to", c->op->name,
@@ -49,12 +44,12 @@ static shoal_err sum_shape(sh_call *c)
 {
     const shoal_tensor *t = c->in[0];
     bool half = t->dtype == SHOAL_BF16 || t->dtype == SHOAL_F16;
-    return half ? refuse(c) : reduced_shape(c, is_float(t) ? (shoal_dtype)t->dtype : SHOAL_I64);
+    return half ? refuse(c) : reduced_shape(c, sh_dtype_is_wide_float(t->dtype) ? (shoal_dtype)t->dtype : SHOAL_I64);
 }
 
 static shoal_err float_shape(sh_call *c)
 {
-    return is_float(c->in[0]) ? reduced_shape(c, c->in[0]->dtype) : refuse(c);
+    return sh_dtype_is_wide_float(c->in[0]->dtype) ? reduced_shape(c, c->in[0]->dtype) : refuse(c);
 }
 
 static shoal_err same_shape(sh_call *c)

@@ -104,16 +104,10 @@ shoal_err sh_call_save_in(sh_call *call, int i)
     }
     /* Forward in place overwrites it, so backward gets a copy. */
     if (call->in_place && t && t->storage == call->out[0]->storage) {
-        shoal_tensor *copy = sh_tensor_new_like(t);
-        if (!copy) {
+        t = sh_tensor_new_copy(t);
+        if (!t) {
             return shoal_last_error();
         }
-        shoal_err err = sh_tensor_copy_data(copy, t);
-        if (err != SHOAL_OK) {
-            shoal_tensor_release(copy);
-            return err;
-        }
-        t = copy;
     } else {
         (void)shoal_tensor_retain(t);
     }

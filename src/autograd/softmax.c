@@ -5,11 +5,6 @@
 
 #include <string.h>
 
-static bool is_float(const shoal_tensor *t)
-{
-    return t->dtype == SHOAL_F32 || t->dtype == SHOAL_F64;
-}
-
 static sh_softmax_shape around(const shoal_tensor *x, int64_t dim)
 {
     sh_softmax_shape s = {.dtype = x->dtype, .outer = 1, .n = x->ndim > 0 ? x->shape[dim] : 1, .inner = 1};
@@ -26,7 +21,7 @@ static shoal_err softmax_shape(sh_call *c)
 {
     const shoal_tensor *x = c->in[0];
     int dim = (int)c->a.i[0];
-    if (!is_float(x)) {
+    if (!sh_dtype_is_wide_float(x->dtype)) {
         return sh_fail(SHOAL_ETYPE, "%s does not support %s; convert with shoal_to", c->op->name,
                        shoal_dtype_name(x->dtype));
     }
@@ -93,7 +88,7 @@ static shoal_err refuse_classes(const sh_call *c)
 static shoal_err classes_shape(sh_call *c)
 {
     const shoal_tensor *x = c->in[0], *target = c->in[1], *weight = c->in[2];
-    bool good = is_float(x) && x->ndim >= 2 && target->ndim == x->ndim - 1 &&
+    bool good = sh_dtype_is_wide_float(x->dtype) && x->ndim >= 2 && target->ndim == x->ndim - 1 &&
                 (!weight || (weight->dtype == x->dtype && weight->ndim == 1 && weight->shape[0] == x->shape[1]));
     for (int d = 0; good && d < target->ndim; d++) {
         good = target->shape[d] == x->shape[d > 0 ? d + 1 : 0];
@@ -112,14 +107,9 @@ static shoal_err classes_shape(sh_call *c)
 static sh_nll_args nll_args(const sh_softmax_shape *shape, int64_t reduction, const shoal_tensor *target,
                             const shoal_tensor *weight)
 {
-    static const sh_reduction reductions[] = {
-        [SHOAL_MEAN] = SH_REDUCTION_MEAN,
-        [SHOAL_SUM] = SH_REDUCTION_SUM,
-        [SHOAL_NONE] = SH_REDUCTION_NONE,
-    };
     return (sh_nll_args){
         .shape = *shape,
-        .reduction = reductions[reduction],
+        .reduction = (shoal_reduction)reduction,
         .target = sh_tensor_ptr(target),
         .ignore_index = IGNORED,
         .weight = weight ? sh_tensor_ptr(weight) : NULL,

@@ -9,8 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TEXT_SIZE 512
-
 /* A thread allocates its text at its first failure and frees it at its end: a library loaded with dlopen gets little
  * static TLS, and other parts of this one need it. */
 static _Thread_local shoal_err last_code;
@@ -78,7 +76,7 @@ static void set_text(shoal_err err, const char *text)
 {
     if (last_text == NULL && (text[0] != 0 || err != SHOAL_OK)) {
         (void)pthread_once(&end_once, make_key);
-        char *fresh = malloc(TEXT_SIZE);
+        char *fresh = malloc(SH_ERROR_TEXT);
         if (fresh == NULL || pthread_setspecific(end_key, fresh) != 0) {
             free(fresh);
             is_wordless = true;
@@ -111,7 +109,7 @@ shoal_err shoal_fail(shoal_err err, const char *format, ...)
         cleanup_code = err;
         return err;
     }
-    char text[TEXT_SIZE]; /* the arguments may point into last_text */
+    char text[SH_ERROR_TEXT]; /* the arguments may point into last_text */
     va_list arguments;
     va_start(arguments, format);
     vsnprintf(text, sizeof text, format, arguments);
@@ -155,6 +153,20 @@ void *sh_not_given(const char *call, const char *what)
 {
     (void)sh_fail(SHOAL_EINVAL, "%s: %s is NULL", call, what);
     return NULL;
+}
+
+void sh_error_save(sh_error *error, shoal_err err)
+{
+    error->code = err;
+    error->text[0] = 0;
+    if (err != SHOAL_OK) {
+        (void)snprintf(error->text, sizeof error->text, "%s", shoal_last_error_text());
+    }
+}
+
+shoal_err sh_error_restore(const sh_error *error)
+{
+    return error->code == SHOAL_OK ? SHOAL_OK : sh_fail(error->code, "%s", error->text);
 }
 
 uint64_t sh_callback_mark(void)

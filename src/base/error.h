@@ -55,6 +55,26 @@ void *sh_not_given(const char *call, const char *what);
 void sh_cleanup_begin(void);
 void sh_cleanup_end(void);
 
+/* Keeps a failure over further work that may fail too, such as a callback of the program. Unlike between
+ * sh_cleanup_begin and sh_cleanup_end, that work sees the texts of its own failures.
+ *
+ *     sh_error saved;
+ *     sh_error_save(&saved, err);
+ *     ... the further work ...
+ *     return sh_error_restore(&saved);
+ *
+ * save keeps err, and this thread's error text unless err is SHOAL_OK. restore makes that the last error again and
+ * returns err; for SHOAL_OK it changes nothing. */
+#define SH_ERROR_TEXT 512 /* with the 0; longer texts are cut */
+
+typedef struct sh_error {
+    shoal_err code;
+    char text[SH_ERROR_TEXT];
+} sh_error;
+
+void sh_error_save(sh_error *error, shoal_err err);
+shoal_err sh_error_restore(const sh_error *error);
+
 /* A callback of the program may fail without setting an error text. The library therefore wraps each callback:
  *
  *     uint64_t mark = sh_callback_mark();

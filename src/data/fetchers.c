@@ -255,8 +255,7 @@ static shoal_err set_up(sh_fetchers *fetchers, shoal_start start)
     }
     if (err == SHOAL_OK) {
         sh_supervisor_rules rules = {.target = sh_fetchers_work,
-                                     .start = start,
-                                     .name = "loader",
+                                     .options = {.start = start, .name = "loader"},
                                      .waits_for = SH_WAITS_BATCH,
                                      .owner = fetchers,
                                      .arguments = arguments,
@@ -284,10 +283,8 @@ shoal_err sh_fetchers_create(const shoal_loader *loader, int workers, int prefet
                               .epoch = -1};
     shoal_err err = set_up(fetchers, start);
     if (err != SHOAL_OK) {
-        char text[512];
-        snprintf(text, sizeof text, "%s", shoal_last_error_text());
         sh_fetchers_destroy(fetchers);
-        return sh_fail(err, "%s", text);
+        return err;
     }
     *out_crew = fetchers;
     return SHOAL_OK;

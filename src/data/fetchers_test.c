@@ -7,13 +7,6 @@
 
 #define N 103
 
-static uint64_t blocks_live(void)
-{
-    shoal_world_info info;
-    ck_assert_ok(shoal_world_info_get(&info));
-    return info.blocks_live;
-}
-
 static shoal_loader_options with(int method, int workers)
 {
     return (shoal_loader_options){
@@ -52,11 +45,11 @@ START_TEST(blocks_come_back)
     shoal_loader *loader = must_load(set, with(_i, 2));
     (void)!one_epoch(loader, numbers);
     (void)!one_epoch(loader, numbers);
-    uint64_t before = blocks_live();
+    uint64_t before = sh_test_world().blocks_live;
     for (int epoch = 0; epoch < SH_REPEAT(200); epoch++) {
         (void)!one_epoch(loader, numbers);
     }
-    ck_assert_uint_eq(blocks_live(), before);
+    ck_assert_uint_eq(sh_test_world().blocks_live, before);
     shoal_loader_destroy(loader);
     shoal_dataset_release(set);
 }

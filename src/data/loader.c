@@ -5,7 +5,6 @@
 #include "kernels/random.h"
 #include "tensor/tensor.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -234,10 +233,12 @@ shoal_err shoal_loader_next(shoal_loader *loader, shoal_batch *out_batch)
     }
     sh_scope_mark_release(&loader->mark);
     sh_batch_release(&loader->given);
-    if (loader->err != SHOAL_OK) {
-        return sh_fail(SHOAL_ESTATE,
-                       "the loader stopped at batch %lld of epoch %lld (%s: %s): call shoal_loader_seek to continue",
-                       (long long)loader->next, (long long)loader->epoch, shoal_err_name(loader->err), loader->words);
+    if (loader->stopped.code != SHOAL_OK) {
+        return sh_fail(
+            SHOAL_ESTATE,
+            "the loader stopped at batch %lld of epoch %lld (%s: %.255s): call shoal_loader_seek to continue",
+            (long long)loader->next, (long long)loader->epoch, shoal_err_name(loader->stopped.code),
+            loader->stopped.text);
     }
     if (loader->next == loader->batches) {
         loader->epoch++;
@@ -248,10 +249,9 @@ shoal_err shoal_loader_next(shoal_loader *loader, shoal_batch *out_batch)
     if (err == SHOAL_ETIMEDOUT || err == SHOAL_EINTR) {
         return err; /* from the wait: a data set's functions do not return these codes. The next call waits again */
     }
-    loader->err = err;
-    if (loader->err != SHOAL_OK) {
-        snprintf(loader->words, sizeof loader->words, "%s", shoal_last_error_text());
-        return loader->err;
+    sh_error_save(&loader->stopped, err);
+    if (err != SHOAL_OK) {
+        return err;
     }
     loader->next++;
     sh_scope_mark_set(&loader->mark);
@@ -279,6 +279,6 @@ shoal_err shoal_loader_seek(shoal_loader *loader, int64_t epoch, int64_t batch)
     }
     loader->epoch = epoch;
     loader->next = batch;
-    loader->err = SHOAL_OK;
+    loader->stopped.code = SHOAL_OK;
     return SHOAL_OK;
 }

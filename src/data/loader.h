@@ -3,6 +3,7 @@
 #ifndef SH_DATA_LOADER_H
 #define SH_DATA_LOADER_H
 
+#include "base/error.h"
 #include "data/dataset.h"
 #include "tensor/scope_mark.h"
 
@@ -27,8 +28,7 @@ struct shoal_loader {
     int64_t timeout; /* for waiting for a worker; 0: none */
     int64_t batches; /* in an epoch */
     int64_t epoch, next;
-    shoal_err err;   /* not SHOAL_OK: next fails until seek is called */
-    char words[256]; /* the text of that error */
+    sh_error stopped; /* not SHOAL_OK: next fails until seek is called */
 
     sh_batch full;  /* without workers: the tensors that batches are fetched into */
     sh_batch given; /* views of fewer rows, while the caller has them */

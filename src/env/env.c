@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/grow.h"
 #include "base/random.h"
 
 #include <pthread.h>
@@ -44,14 +45,8 @@ static const shoal_env_type *find(const char *name)
 
 static shoal_err append(const shoal_env_type *type)
 {
-    if (registry.count == registry.room) {
-        size_t room = registry.room > 0 ? registry.room * 2 : 8;
-        const shoal_env_type **fresh = realloc(registry.list, room * sizeof *fresh);
-        if (fresh == NULL) {
-            return sh_fail(SHOAL_ENOMEM, "no memory for %zu kinds of environments", room);
-        }
-        registry.list = fresh;
-        registry.room = room;
+    if (!sh_grow(&registry.list, registry.count, &registry.room, sizeof *registry.list)) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for %zu kinds of environments", registry.count + 1);
     }
     registry.list[registry.count++] = type;
     return SHOAL_OK;

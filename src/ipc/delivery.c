@@ -24,7 +24,6 @@
 #include "ipc/watch.h"
 
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 
 #define RETRY SHOAL_MS(10) /* between attempts to move messages to a queue for rejects that has no room */
@@ -304,8 +303,8 @@ static shoal_err give_back(const shoal_block *q, sh_delivery *d)
  * and does not count the delivery. Another receiver may have it by now. Keeps the error. */
 static shoal_err take_back(const shoal_block *q, sh_delivery *d, shoal_err err)
 {
-    char text[200];
-    snprintf(text, sizeof text, "%s", shoal_last_error_text());
+    sh_error saved;
+    sh_error_save(&saved, err);
     sh_ctx *c = sh_enter_held();
     if (c != NULL && err == SHOAL_ECORRUPT) {
         if (finish(c, q, d) == SHOAL_OK) {
@@ -317,7 +316,7 @@ static shoal_err take_back(const shoal_block *q, sh_delivery *d, shoal_err err)
     if (c != NULL) {
         sh_leave();
     }
-    return sh_fail(err, "%s", text);
+    return sh_error_restore(&saved);
 }
 
 /* Inside: claims a message. One that finds none ignores the bounds from time to time: deliveries.h. */

@@ -2,6 +2,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/grow.h"
 
 #include <stdlib.h>
 
@@ -35,16 +36,7 @@ static place *free_place(void)
         first_free = p->next;
         return p;
     }
-    if (count == room) {
-        size_t more = room == 0 ? 16 : room * 2;
-        place *grown = realloc(places, more * sizeof *grown);
-        if (grown == NULL) {
-            return NULL;
-        }
-        places = grown;
-        room = more;
-    }
-    return &places[count++];
+    return sh_grow(&places, count, &room, sizeof *places) ? &places[count++] : NULL;
 }
 
 /* Under the lock. */

@@ -365,7 +365,7 @@ START_TEST(a_failed_constructor_is_reported)
 }
 END_TEST
 
-int main(void)
+static Suite *suite(void)
 {
     const TTest *const tests[] = {
         every_type_comes_back,
@@ -381,16 +381,7 @@ int main(void)
         a_hundred_thousand_keys_decode_fast,
         a_failed_constructor_is_reported,
     };
-    Suite *suite = suite_create("value_codec");
-    TCase *group = tcase_create("value_codec");
-    tcase_set_timeout(group, 60);
-    for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
-        tcase_add_test(group, tests[i]);
-    }
-    suite_add_tcase(suite, group);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return sh_test_suite("value_codec", tests, sizeof tests / sizeof tests[0]);
 }
+
+SH_TEST_MAIN(suite)

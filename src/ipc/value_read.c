@@ -1,5 +1,6 @@
 /* Reading a value: by type, by member, and as text for people. */
 #include "base/error.h"
+#include "base/writer.h"
 #include "ipc/value.h"
 #include "shm/kind.h"
 
@@ -256,30 +257,10 @@ const shoal_value *shoal_value_find(const shoal_value *map, const char *key)
 
 /* Text for people */
 
-typedef struct writer {
-    char *buffer;
-    size_t capacity;
-    size_t length; /* of the whole text, with what did not fit */
-} writer;
-
-static void write_text(writer *w, const char *text, size_t size)
-{
-    if (w->length < w->capacity) {
-        size_t room = w->capacity - w->length;
-        memcpy(w->buffer + w->length, text, size < room ? size : room);
-    }
-    w->length += size;
-}
-
-static void write_word(writer *w, const char *word)
-{
-    write_text(w, word, strlen(word));
-}
-
-static void write_quoted(writer *w, const shoal_value *string)
+static void write_quoted(sh_writer *w, const shoal_value *string)
 {
     static const char escapes[128] = {['"'] = '"', ['\\'] = '\\', ['\n'] = 'n', ['\r'] = 'r', ['\t'] = 't'};
-    write_word(w, "\"");
+    sh_writer_put(w, "\"");
     size_t start = 0;
     for (size_t i = 0; i < string->size; i++) {
         uint8_t c = (uint8_t)string->text[i];
@@ -289,19 +270,19 @@ static void write_quoted(writer *w, const shoal_value *string)
         }
         char text[8];
         (void)snprintf(text, sizeof text, escaped ? "\\%c" : "\\u%04x", escaped ? escapes[c] : c);
-        write_text(w, string->text + start, i - start);
-        write_word(w, text);
+        sh_writer_put_bytes(w, string->text + start, i - start);
+        sh_writer_put(w, text);
         start = i + 1;
     }
-    write_text(w, string->text + start, string->size - start);
-    write_word(w, "\"");
+    sh_writer_put_bytes(w, string->text + start, string->size - start);
+    sh_writer_put(w, "\"");
 }
 
 /* Writes the shortest digits that read back as the same number, always in a form that cannot be taken for an int. */
-static void write_float(writer *w, double d)
+static void write_float(sh_writer *w, double d)
 {
     if (!isfinite(d)) {
-        write_word(w, isnan(d) ? "nan" : d > 0 ? "inf" : "-inf");
+        sh_writer_put(w, isnan(d) ? "nan" : d > 0 ? "inf" : "-inf");
         return;
     }
     char text[40];
@@ -315,54 +296,54 @@ static void write_float(writer *w, double d)
     if (comma != NULL) {
         *comma = '.';
     }
-    write_word(w, text);
+    sh_writer_put(w, text);
     if (strpbrk(text, ".e") == NULL) {
-        write_word(w, ".0");
+        sh_writer_put(w, ".0");
     }
 }
 
-static void write_value(writer *w, const shoal_value *value)
+static void write_value(sh_writer *w, const shoal_value *value)
 {
     char text[64];
     switch ((shoal_type)value->type) {
-    case SHOAL_NULL: write_word(w, "null"); break;
-    case SHOAL_BOOL: write_word(w, value->as.boolean ? "true" : "false"); break;
+    case SHOAL_NULL: sh_writer_put(w, "null"); break;
+    case SHOAL_BOOL: sh_writer_put(w, value->as.boolean ? "true" : "false"); break;
     case SHOAL_FLOAT: write_float(w, value->as.number); break;
     case SHOAL_STRING: write_quoted(w, value); break;
     case SHOAL_INT:
         (void)snprintf(text, sizeof text, "%" PRId64, value->as.integer);
-        write_word(w, text);
+        sh_writer_put(w, text);
         break;
     case SHOAL_UINT:
         (void)snprintf(text, sizeof text, "%" PRIu64, value->as.natural);
-        write_word(w, text);
+        sh_writer_put(w, text);
         break;
     case SHOAL_BYTES:
         (void)snprintf(text, sizeof text, "<%zu byte%s>", value->size, value->size == 1 ? "" : "s");
-        write_word(w, text);
+        sh_writer_put(w, text);
         break;
     case SHOAL_FOREIGN:
         (void)snprintf(text, sizeof text, "<foreign %" PRIu64 ", %zu byte%s>", value->as.natural, value->size,
                        value->size == 1 ? "" : "s");
-        write_word(w, text);
+        sh_writer_put(w, text);
         break;
     case SHOAL_OBJECT:
         (void)snprintf(text, sizeof text, "<%s %" PRIu64 ">", sh_kind_shared_name((shoal_kind)value->kind),
                        shoal_block_id(value->as.object));
-        write_word(w, text);
+        sh_writer_put(w, text);
         break;
     case SHOAL_LIST:
     case SHOAL_MAP:
-        write_word(w, value->type == SHOAL_LIST ? "[" : "{");
+        sh_writer_put(w, value->type == SHOAL_LIST ? "[" : "{");
         for (size_t i = 0; i < value->size; i++) {
-            write_word(w, i == 0 ? "" : ", ");
+            sh_writer_put(w, i == 0 ? "" : ", ");
             if (value->type == SHOAL_MAP) {
                 write_quoted(w, value->as.map->pairs[i].key);
-                write_word(w, ": ");
+                sh_writer_put(w, ": ");
             }
             write_value(w, shoal_value_at(value, i));
         }
-        write_word(w, value->type == SHOAL_LIST ? "]" : "}");
+        sh_writer_put(w, value->type == SHOAL_LIST ? "]" : "}");
         break;
     }
 }
@@ -372,22 +353,9 @@ size_t shoal_value_format(const shoal_value *value, char *buffer, size_t capacit
     if (capacity > 0 && !buffer) {
         return 0;
     }
-    writer w = {.buffer = buffer, .capacity = capacity};
+    sh_writer w = {.buffer = buffer, .capacity = capacity};
     if (value != NULL) {
         write_value(&w, value);
     }
-    if (capacity == 0) {
-        return w.length;
-    }
-    size_t end = w.length < capacity ? w.length : capacity - 1;
-    if (end < w.length) { /* cut before a character, not within it */
-        size_t start = end;
-        while (start > 0 && ((uint8_t)buffer[start - 1] & 0xc0) == 0x80) {
-            start--;
-        }
-        start -= start > 0;
-        end = start + sh_value_text_valid(buffer + start, end - start);
-    }
-    buffer[end] = 0;
-    return w.length;
+    return sh_writer_end(&w);
 }

@@ -464,7 +464,7 @@ START_TEST(the_macros_choose_by_type)
 }
 END_TEST
 
-int main(void)
+static Suite *suite(void)
 {
     const TTest *const tests[] = {
         scalars_read_back,
@@ -484,15 +484,7 @@ int main(void)
         format_cuts_to_the_capacity,
         the_macros_choose_by_type,
     };
-    Suite *suite = suite_create("value");
-    TCase *group = tcase_create("value");
-    for (size_t i = 0; i < sizeof tests / sizeof tests[0]; i++) {
-        tcase_add_test(group, tests[i]);
-    }
-    suite_add_tcase(suite, group);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
+    return sh_test_suite("value", tests, sizeof tests / sizeof tests[0]);
 }
+
+SH_TEST_MAIN(suite)

@@ -25,6 +25,7 @@
 
 #include "base/clock.h"
 #include "base/fork.h"
+#include "base/grow.h"
 #include "ipc/delivery.h"
 #include "ipc/queue.h"
 #include "os/fd.h"
@@ -251,14 +252,8 @@ static shoal_err start(void)
 /* Under the lock. */
 static shoal_err add(shoal_block *q, int *out_fd)
 {
-    if (watch_count == watch_room) {
-        size_t room = watch_room == 0 ? 8 : watch_room * 2;
-        watch *grown = realloc(watches, room * sizeof *grown);
-        if (grown == NULL) {
-            return sh_fail(SHOAL_ENOMEM, "no memory for the fd of a queue");
-        }
-        watches = grown;
-        watch_room = room;
+    if (!sh_grow(&watches, watch_count, &watch_room, sizeof *watches)) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for the fd of a queue");
     }
     int fd = sh_fd_keep(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
     if (fd < 0) {

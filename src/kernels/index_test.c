@@ -94,20 +94,10 @@ START_TEST(gather_and_scatter_agree)
 }
 END_TEST
 
-static sh_view matrix(void *data, int64_t rows, int64_t columns, shoal_dtype dtype)
-{
-    return (sh_view){.data = data, .shape = {rows, columns}, .strides = {columns, 1}, .ndim = 2, .dtype = dtype};
-}
-
-static const char *const names[] = {"reference", "avx2", "avx512"};
-
 START_TEST(known_values)
 {
-    for (int v = 0; v < 3; v++) {
-        const sh_kernels *k = find_kernels(names[v]);
-        if (!k) {
-            continue;
-        }
+    FOR_ALL(k)
+    {
         float table[] = {1, 2, 3, 4, 5, 6}, out[6], add[] = {10, 20, 30, 40, 50, 60};
         int64_t index[] = {2, 0, 2};
         sh_index_shape s = {.dtype = SHOAL_F32, .outer = 1, .rows = 3, .inner = 2, .count = 3};
@@ -133,11 +123,8 @@ END_TEST
 
 START_TEST(an_index_out_of_range_is_named_and_nothing_written)
 {
-    for (int v = 0; v < 3; v++) {
-        const sh_kernels *k = find_kernels(names[v]);
-        if (!k) {
-            continue;
-        }
+    FOR_ALL(k)
+    {
         float table[] = {1, 2, 3}, out[] = {7, 7, 7};
         for (int i = 0; i < 2; i++) {
             int64_t index[] = {0, 1, i ? -1 : 3};

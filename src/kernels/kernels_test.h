@@ -69,6 +69,22 @@ static inline const sh_kernels *reference(void)
     return sh_kernels_find("reference");
 }
 
+/* Returns version 0 to 2: the reference, or a fast one; NULL if this CPU cannot run it. */
+static inline const sh_kernels *version_of_kernels(int i)
+{
+    static const char *const names[] = {"reference", "avx2", "avx512"};
+    return find_kernels(names[i]);
+}
+
+#define FOR_ALL(k)                                                                                                     \
+    for (int at_ = 0; at_ < 3; at_++)                                                                                  \
+        for (const sh_kernels *k = version_of_kernels(at_); k; k = NULL)
+
+static inline sh_view matrix(void *data, int64_t rows, int64_t columns, shoal_dtype dtype)
+{
+    return (sh_view){.data = data, .shape = {rows, columns}, .strides = {columns, 1}, .ndim = 2, .dtype = dtype};
+}
+
 static inline int64_t below(uint64_t *seed, int64_t bound)
 {
     return (int64_t)sh_splitmix_below(seed, (uint64_t)bound);

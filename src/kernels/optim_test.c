@@ -105,16 +105,11 @@ START_TEST(steps_agree)
 }
 END_TEST
 
-static const char *const names[] = {"reference", "avx2", "avx512"};
-
 /* One parameter of value 1 with gradient 0.5, by hand. */
 START_TEST(known_values)
 {
-    for (int v = 0; v < 3; v++) {
-        const sh_kernels *k = find_kernels(names[v]);
-        if (!k) {
-            continue;
-        }
+    FOR_ALL(k)
+    {
         sh_exec exec = {0};
         double p = 1, b = 77, g = 0.5, m = 0, s = 0;
         sh_sgd_args sgd = {.lr = 0.1, .momentum = 0.9, .dampening = 0.5, .weight_decay = 0.2, .first = true};
@@ -151,9 +146,9 @@ START_TEST(infinite_parameters_and_gradients)
     static const float wanted[RULES][N] = {[SGD] = {INFINITY, -INFINITY, NAN, INFINITY, -INFINITY},
                                            [ADAM] = {INFINITY, -INFINITY, NAN, NAN, NAN},
                                            [RMSPROP] = {INFINITY, -INFINITY, NAN, NAN, NAN}};
-    for (int v = 0; v < 3; v++) {
-        const sh_kernels *k = find_kernels(names[v]);
-        for (int form = 0; k && form < 2; form++) { /* the second with all state */
+    FOR_ALL(k)
+    {
+        for (int form = 0; form < 2; form++) { /* the second with all state */
             for (int rule = 0; rule < RULES; rule++) {
                 state s = state_make(SHOAL_F32, start, N);
                 for (int t = 0; t < 2; t++) {
@@ -169,11 +164,8 @@ END_TEST
 
 START_TEST(clip_scale_and_average)
 {
-    for (int v = 0; v < 3; v++) {
-        const sh_kernels *k = find_kernels(names[v]);
-        if (!k) {
-            continue;
-        }
+    FOR_ALL(k)
+    {
         sh_exec exec = {0};
         float x[1000], y[1000], sumsq = 16;
         for (int i = 0; i < 1000; i++) {

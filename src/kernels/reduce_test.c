@@ -82,23 +82,13 @@ START_TEST(ops_agree)
 }
 END_TEST
 
-static sh_view matrix(void *data, int64_t rows, int64_t columns, shoal_dtype dtype)
-{
-    return (sh_view){.data = data, .shape = {rows, columns}, .strides = {columns, 1}, .ndim = 2, .dtype = dtype};
-}
-
-static const char *const names[] = {"reference", "avx2", "avx512"};
-
 START_TEST(known_values)
 {
     float a[] = {1, 5, 5, -2, NAN, 7}, max[2], sum[3];
     int64_t arg[2], of_all[1];
     uint8_t flags[] = {0, 1, 0, 0, 0, 0}, any[2], other[] = {1, 2, 0, 255, 0, 128}; /* all but 0 are true */
-    for (int v = 0; v < 3; v++) {
-        const sh_kernels *k = find_kernels(names[v]);
-        if (!k) {
-            continue;
-        }
+    FOR_ALL(k)
+    {
         sh_view in = matrix(a, 2, 3, SHOAL_F32), bits = matrix(flags, 2, 3, SHOAL_B8),
                 out = matrix(max, 2, 1, SHOAL_F32);
         ck_assert_ok(run(k, SH_REDUCE_MAX, &out, &in));
@@ -135,11 +125,8 @@ END_TEST
 
 START_TEST(of_nothing)
 {
-    for (int v = 0; v < 3; v++) {
-        const sh_kernels *k = find_kernels(names[v]);
-        if (!k) {
-            continue;
-        }
+    FOR_ALL(k)
+    {
         float none[1], out[2];
         sh_view in = matrix(none, 2, 0, SHOAL_F32), to = matrix(out, 2, 1, SHOAL_F32);
         ck_assert_ok(run(k, SH_REDUCE_SUM, &to, &in));
@@ -163,9 +150,9 @@ START_TEST(long_sums_are_accurate)
     for (int64_t i = 0; i < n; i++) {
         a[i] = 0.1f;
     }
-    for (int v = 0; v < 3; v++) {
-        const sh_kernels *k = find_kernels(names[v]);
-        for (int turned = 0; k && turned < 2; turned++) {
+    FOR_ALL(k)
+    {
+        for (int turned = 0; turned < 2; turned++) {
             sh_view in = matrix(a, turned ? n / 4 : 1, turned ? 4 : n, SHOAL_F32), out = matrix(&sum, 1, 1, SHOAL_F32);
             ck_assert_ok(run(k, SH_REDUCE_SUM, &out, &in));
             ck_assert_double_le(fabs(sum - 0.1f * (double)n), 0.3);

@@ -10,6 +10,12 @@
 
 #define SH_MAX_DIMS 8
 
+/* Returns whether kernels compute with these floats; the narrow ones, bf16 and f16, are only stored and converted. */
+static inline bool sh_dtype_is_wide_float(shoal_dtype dtype)
+{
+    return dtype == SHOAL_F32 || dtype == SHOAL_F64;
+}
+
 /* Strides count elements; they are never negative and may be 0 (a broadcast input).
  * data points to the first element. */
 typedef struct sh_view {

@@ -55,24 +55,4 @@ static inline const char *text_of(const shoal_module *m)
     return text;
 }
 
-static inline int run_tests(int argc, char **argv, const char *name, size_t count, const TTest *const *tests)
-{
-    if (shoal_init(&argc, &argv) != SHOAL_OK) {
-        return EXIT_FAILURE;
-    }
-    Suite *suite = suite_create(name);
-    TCase *group = tcase_create(name);
-    tcase_set_timeout(group, SH_TEST_SECONDS);
-    tcase_add_checked_fixture(group, sh_leaks_begin, sh_leaks_end);
-    for (size_t i = 0; i < count; i++) {
-        tcase_add_test(group, tests[i]);
-    }
-    suite_add_tcase(suite, group);
-    SRunner *runner = srunner_create(suite);
-    srunner_run_all(runner, CK_NORMAL);
-    int failed = srunner_ntests_failed(runner);
-    srunner_free(runner);
-    return failed == 0 ? EXIT_SUCCESS : EXIT_FAILURE;
-}
-
 #endif

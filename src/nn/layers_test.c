@@ -386,7 +386,7 @@ START_TEST(lstm_follows_its_formulas)
 }
 END_TEST
 
-int main(int argc, char **argv)
+static Suite *suite(void)
 {
     const TTest *const tests[] = {
         initial_values_are_as_pytorch_draws_them,
@@ -400,5 +400,7 @@ int main(int argc, char **argv)
         dropouts_of_everything_give_zeros,
         lstm_follows_its_formulas,
     };
-    return run_tests(argc, argv, "layers", COUNT(tests), tests);
+    return sh_test_suite("layers", tests, COUNT(tests));
 }
+
+SH_TEST_MAIN(suite)

@@ -2,6 +2,7 @@
 #include "nn/module.h"
 
 #include "base/error.h"
+#include "base/writer.h"
 
 #include <stdio.h>
 #include <string.h>
@@ -154,25 +155,10 @@ shoal_err shoal_module_to(shoal_module *module, shoal_device device)
 
 /* ---- text ---- */
 
-/* Appends what fits and counts the rest. */
-typedef struct writer {
-    char *buffer;
-    size_t capacity, length;
-} writer;
-
-static void put_text(writer *w, const char *text)
-{
-    for (; *text; text++, w->length++) {
-        if (w->length + 1 < w->capacity) {
-            w->buffer[w->length] = *text;
-        }
-    }
-}
-
-static void put_indent(writer *w, int depth)
+static void put_indent(sh_writer *w, int depth)
 {
     for (int i = 0; i < depth; i++) {
-        put_text(w, "  ");
+        sh_writer_put(w, "  ");
     }
 }
 
@@ -194,42 +180,39 @@ static void describe(const shoal_module *m, char *text, size_t capacity)
     }
 }
 
-static void put_module(writer *w, const shoal_module *m, int depth)
+static void put_module(sh_writer *w, const shoal_module *m, int depth)
 {
     char text[512];
     describe(m, text, sizeof text);
-    put_text(w, m->type->name);
-    put_text(w, "(");
+    sh_writer_put(w, m->type->name);
+    sh_writer_put(w, "(");
     if (m->child_count > 0 && text[0]) {
-        put_text(w, "\n");
+        sh_writer_put(w, "\n");
         put_indent(w, depth + 1);
     }
-    put_text(w, text);
+    sh_writer_put(w, text);
     for (size_t i = 0; i < m->child_count; i++) {
-        put_text(w, "\n");
+        sh_writer_put(w, "\n");
         put_indent(w, depth + 1);
-        put_text(w, "(");
-        put_text(w, m->children[i].name);
-        put_text(w, "): ");
+        sh_writer_put(w, "(");
+        sh_writer_put(w, m->children[i].name);
+        sh_writer_put(w, "): ");
         put_module(w, m->children[i].module, depth + 1);
     }
     if (m->child_count > 0) {
-        put_text(w, "\n");
+        sh_writer_put(w, "\n");
         put_indent(w, depth);
     }
-    put_text(w, ")");
+    sh_writer_put(w, ")");
 }
 
 size_t shoal_module_format(const shoal_module *module, char *buffer, size_t capacity)
 {
-    writer w = {.buffer = buffer, .capacity = buffer ? capacity : 0};
+    sh_writer w = {.buffer = buffer, .capacity = buffer ? capacity : 0};
     if (module) {
         put_module(&w, module, 0);
     } else {
-        put_text(&w, "NULL");
+        sh_writer_put(&w, "NULL");
     }
-    if (w.capacity > 0) {
-        buffer[w.length < w.capacity ? w.length : w.capacity - 1] = '\0';
-    }
-    return w.length;
+    return sh_writer_end(&w);
 }

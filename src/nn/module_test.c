@@ -562,7 +562,7 @@ START_TEST(wrong_descriptions_are_refused)
 }
 END_TEST
 
-int main(int argc, char **argv)
+static Suite *suite(void)
 {
     const TTest *const tests[] = {
         a_kind_of_ones_own,
@@ -586,5 +586,7 @@ int main(int argc, char **argv)
         building_again_draws_no_numbers,
         wrong_descriptions_are_refused,
     };
-    return run_tests(argc, argv, "module", COUNT(tests), tests);
+    return sh_test_suite("module", tests, COUNT(tests));
 }
+
+SH_TEST_MAIN(suite)

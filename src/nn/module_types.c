@@ -3,6 +3,7 @@
 
 #include "base/error.h"
 #include "base/fork.h"
+#include "base/grow.h"
 
 #include <pthread.h>
 #include <stdlib.h>
@@ -57,14 +58,8 @@ const shoal_module_type *sh_module_type_find(const char *name)
 /* The caller holds the lock. */
 static shoal_err append(const shoal_module_type *type)
 {
-    if (registry.count == registry.room) {
-        size_t room = registry.room > 0 ? registry.room * 2 : 16;
-        const shoal_module_type **fresh = realloc(registry.list, room * sizeof *fresh);
-        if (!fresh) {
-            return sh_fail(SHOAL_ENOMEM, "no memory for %zu module types", room);
-        }
-        registry.list = fresh;
-        registry.room = room;
+    if (!sh_grow(&registry.list, registry.count, &registry.room, sizeof *registry.list)) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for %zu module types", registry.count + 1);
     }
     registry.list[registry.count++] = type;
     return SHOAL_OK;

@@ -1,5 +1,6 @@
 /* Lists the shared tensors of cards, for `shoal ps --tensors`. */
 #include "base/error.h"
+#include "base/grow.h"
 #include "device/cuda.h"
 #include "share/description.h"
 #include "share/record.h"
@@ -38,19 +39,11 @@ typedef struct card_listing {
 } card_listing;
 
 /* Makes room for one more. */
-static bool grow(card_listing *l, void **list, size_t count, size_t *room, size_t size)
+static bool grow(card_listing *l, void *list, size_t count, size_t *room, size_t size)
 {
-    if (count < *room) {
-        return true;
-    }
-    size_t more = *room > 0 ? *room * 2 : 64;
-    void *fresh = realloc(*list, more * size);
-    l->no_memory = l->no_memory || !fresh;
-    if (fresh) {
-        *list = fresh;
-        *room = more;
-    }
-    return fresh != NULL;
+    bool grown = sh_grow(list, count, room, size);
+    l->no_memory = l->no_memory || !grown;
+    return grown;
 }
 
 /* Reads a description, which may be hostile or just be changing. Returns false unless it is a tensor of a card. */
@@ -82,8 +75,7 @@ static void note_tensor(uint64_t id, const sh_found *found, void *context)
 {
     card_listing *l = context;
     seen_tensor t;
-    if (read_tensor(id, found, &t) &&
-        grow(l, (void **)&l->tensors, l->tensor_count, &l->tensor_room, sizeof *l->tensors)) {
+    if (read_tensor(id, found, &t) && grow(l, &l->tensors, l->tensor_count, &l->tensor_room, sizeof *l->tensors)) {
         l->tensors[l->tensor_count++] = t;
     }
 }
@@ -98,8 +90,7 @@ static void note_holder(uint32_t slot, uint64_t id, void *context)
 {
     card_listing *l = context;
     seen_tensor *t = l->tensor_count > 0 ? bsearch(&id, l->tensors, l->tensor_count, sizeof *t, compare_ids) : NULL;
-    if (!t || t->last == slot + 1 ||
-        !grow(l, (void **)&l->holders, l->holder_count, &l->holder_room, sizeof *l->holders)) {
+    if (!t || t->last == slot + 1 || !grow(l, &l->holders, l->holder_count, &l->holder_room, sizeof *l->holders)) {
         return;
     }
     t->last = slot + 1;

@@ -27,7 +27,7 @@ static uint64_t this_thread(void)
         tid = (uint32_t)gettid();
         thread_id = may_cache ? tid : 0;
     }
-    return ((uint64_t)sh_peers_now->self() << 32) | tid;
+    return (sh_life_now & SH_OWNER_MASK) << 32 | tid;
 }
 
 void sh_rlock_format(sh_rlock_shm *rlock)
@@ -75,7 +75,7 @@ shoal_err sh_rlock_lock(sh_rlock_shm *rlock, int64_t timeout)
 
 shoal_err sh_rlock_unlock(sh_rlock_shm *rlock)
 {
-    if (!sh_rlock_held(rlock)) {
+    if (__builtin_expect(!sh_rlock_held(rlock), 0)) {
         return sh_fail(SHOAL_EPERM, "this thread does not hold the recursive lock");
     }
     uint32_t depth = sh_load_relaxed(&rlock->depth) - 1;

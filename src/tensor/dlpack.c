@@ -51,12 +51,7 @@ static shoal_tensor *export_of(const shoal_tensor *t, bool copy)
 {
     sh_shape s;
     sh_tensor_shape_of(t, &s);
-    shoal_tensor *alias = copy ? sh_tensor_new_like(t) : sh_tensor_over(t->storage, &s);
-    if (alias && copy && sh_tensor_copy_data(alias, t) != SHOAL_OK) {
-        shoal_tensor_release(alias);
-        alias = NULL;
-    }
-    return alias;
+    return copy ? sh_tensor_new_copy(t) : sh_tensor_over(t->storage, &s);
 }
 
 static shoal_err check_export(const shoal_tensor *t, uint64_t flags)
@@ -232,17 +227,6 @@ static const sh_device *import_device(const shoal_dlpack *pack)
     return device;
 }
 
-/* Makes a separate copy and leaves the pack untouched. */
-static shoal_tensor *import_copy(const shoal_tensor *t)
-{
-    shoal_tensor *copy = sh_tensor_new_like(t);
-    if (copy && sh_tensor_copy_data(copy, t) != SHOAL_OK) {
-        shoal_tensor_release(copy);
-        copy = NULL;
-    }
-    return copy;
-}
-
 shoal_tensor *shoal_tensor_from_dlpack(shoal_dlpack *pack)
 {
     sh_shape s;
@@ -262,7 +246,7 @@ shoal_tensor *shoal_tensor_from_dlpack(shoal_dlpack *pack)
     sh_storage *storage = sh_storage_create_foreign(device, first, (size_t)sh_shape_reach(&s), NULL, pack);
     shoal_tensor *t = storage ? sh_tensor_over(storage, &s) : NULL;
     if (t && (pack->flags & SHOAL_DLPACK_READ_ONLY)) {
-        shoal_tensor *copy = import_copy(t);
+        shoal_tensor *copy = sh_tensor_new_copy(t);
         shoal_tensor_release(t);
         t = copy;
         if (t) {

@@ -4,6 +4,7 @@
 #include "tensor/tensor.h"
 
 #include "base/error.h"
+#include "base/writer.h"
 
 #include "kernels/cpu/half.h"
 
@@ -38,17 +39,12 @@ typedef struct printer {
     bool fraction;
     double least, greatest;
 
-    char *buffer;
-    size_t capacity, length;
+    sh_writer writer;
 } printer;
 
 static void put(printer *p, const char *text)
 {
-    for (; *text; text++, p->length++) {
-        if (p->length + 1 < p->capacity) {
-            p->buffer[p->length] = *text;
-        }
-    }
+    sh_writer_put(&p->writer, text);
 }
 
 static void put_spaces(printer *p, int count)
@@ -239,26 +235,6 @@ static bool begin(printer *p)
     return is_read;
 }
 
-/* Writes the NUL. Removes a character that was cut in the middle. */
-static void end(const printer *p)
-{
-    if (p->capacity == 0) {
-        return;
-    }
-    size_t at = p->length;
-    if (at >= p->capacity) {
-        at = p->capacity - 1;
-        size_t first = at;
-        while (first > 0 && ((unsigned char)p->buffer[first - 1] & 0xc0) == 0x80) {
-            first--;
-        }
-        if (first > 0 && (unsigned char)p->buffer[first - 1] >= 0xc0 && at - first < 2) {
-            at = first - 1;
-        }
-    }
-    p->buffer[at] = '\0';
-}
-
 size_t shoal_tensor_format(const shoal_tensor *t, char *buffer, size_t capacity)
 {
     if (capacity > 0 && !buffer) {
@@ -266,7 +242,7 @@ size_t shoal_tensor_format(const shoal_tensor *t, char *buffer, size_t capacity)
     }
     bool released = t && !sh_tensor_exists(t, __func__);
     t = released ? NULL : t;
-    printer p = {.t = t, .buffer = buffer, .capacity = capacity, .shortened = t && t->count > SHOWN_WHOLE};
+    printer p = {.t = t, .writer = {.buffer = buffer, .capacity = capacity}, .shortened = t && t->count > SHOWN_WHOLE};
     if (!t) {
         put(&p, released ? "released" : "NULL");
     } else if (!begin(&p)) {
@@ -287,6 +263,5 @@ size_t shoal_tensor_format(const shoal_tensor *t, char *buffer, size_t capacity)
         put(&p, t->storage->device->name);
     }
     free(p.copy);
-    end(&p);
-    return p.length;
+    return sh_writer_end(&p.writer);
 }

@@ -72,6 +72,16 @@ shoal_tensor *sh_tensor_new_like(const shoal_tensor *t)
     return sh_shape_init(&s, t->dtype, t->ndim, t->shape) == SHOAL_OK ? sh_tensor_new(t->storage->device, &s) : NULL;
 }
 
+shoal_tensor *sh_tensor_new_copy(const shoal_tensor *t)
+{
+    shoal_tensor *copy = sh_tensor_new_like(t);
+    if (copy && sh_tensor_copy_data(copy, t) != SHOAL_OK) {
+        shoal_tensor_release(copy);
+        copy = NULL;
+    }
+    return copy;
+}
+
 static void destroy(shoal_tensor *t)
 {
     if (sh_recycled_keep(t)) {

@@ -132,6 +132,10 @@ shoal_tensor *sh_tensor_over(sh_storage *storage, const sh_shape *s);
 shoal_tensor *sh_tensor_new(const sh_device *device, const sh_shape *s);
 shoal_tensor *sh_tensor_new_like(const shoal_tensor *t);
 
+/* Makes a contiguous private copy, which autograd does not record. Returns NULL on failure. Errors: SHOAL_ENOMEM, and those
+ * of sh_tensor_copy_data. */
+shoal_tensor *sh_tensor_new_copy(const shoal_tensor *t);
+
 /* Returns a tensor's shape. */
 void sh_tensor_shape_of(const shoal_tensor *t, sh_shape *out);
 

@@ -98,13 +98,9 @@ static shoal_module *make_model(const shoal_train_options *o)
 static shoal_err open_state(sh_job *job, a3c *a)
 {
     shoal_optimizer *rmsprop = shoal_rmsprop_create(job->model, .lr = job->o.lr);
-    shoal_err err = rmsprop ? shoal_optimizer_prepare(rmsprop) : shoal_last_error();
-    if (err == SHOAL_OK) {
-        a->state = sh_state_zeros(rmsprop);
-        err = a->state ? SHOAL_OK : shoal_last_error();
-    }
+    a->state = sh_state_zeros(rmsprop);
     shoal_optimizer_destroy(rmsprop);
-    return err;
+    return a->state ? SHOAL_OK : shoal_last_error();
 }
 
 static shoal_err open(sh_job *job)

@@ -9,7 +9,6 @@
 #include <shoal/autograd.h>
 #include <shoal/share.h>
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -197,10 +196,8 @@ static shoal_err open_device(sh_card *card, const sh_worker *w)
     card->exec = card->device ? card->device->exec() : NULL;
     shoal_err err = card->exec ? SHOAL_OK : shoal_last_error();
     if (err == SHOAL_EOS && w->settings.mps_used) {
-        char text[256];
-        snprintf(text, sizeof text, "%s", shoal_last_error_text());
         (void)usleep(MPS_AGAIN_US);
-        return sh_fail(SHOAL_ECARD, "%s", text);
+        return sh_fail(SHOAL_ECARD, "%s", shoal_last_error_text());
     }
     return err;
 }

@@ -9,7 +9,6 @@
 #include <shoal/share.h>
 
 #include <signal.h>
-#include <stdio.h>
 #include <string.h>
 
 #define TICK SHOAL_MS(50)
@@ -88,8 +87,7 @@ static sh_verdict ended(void *owner, int rank, const shoal_process *process)
 shoal_err sh_crew_start(sh_job *job)
 {
     sh_supervisor_rules rules = {.target = job->method->target,
-                                 .start = job->o.start,
-                                 .name = job->method->name,
+                                 .options = {.start = job->o.start, .name = job->method->name},
                                  .numbered = true,
                                  .waits_for = SH_WAITS_ANY,
                                  .owner = job,
@@ -103,9 +101,8 @@ shoal_err sh_crew_start(sh_job *job)
  * the job: then no process has the rank. */
 static shoal_err tend(sh_job *job)
 {
-    shoal_err err = sh_supervisor_tend(job->workers);
-    char why[1024]; /* a copy, because the callback may change the last error */
-    snprintf(why, sizeof why, "%s", err == SHOAL_OK ? "" : shoal_last_error_text());
+    sh_error saved; /* the callback may change the last error */
+    sh_error_save(&saved, sh_supervisor_tend(job->workers));
     for (int i = 0; i < job->o.workers; i++) {
         if (job->died[i][0] != 0) {
             sh_job_tell(job, SHOAL_TRAIN_DEATH, i, job->died[i]);
@@ -113,7 +110,7 @@ static shoal_err tend(sh_job *job)
         }
     }
     sh_job_tell_mps(job);
-    return err == SHOAL_OK ? SHOAL_OK : sh_fail(err, "%s", why);
+    return sh_error_restore(&saved);
 }
 
 /* Returns whether a worker has gone on since the last look. */

@@ -1,4 +1,4 @@
-/* shoal_evaluate: tests a model. */
+/* shoal_evaluate, shoal_evaluate_classes: test a model. */
 #include "train/evaluate.h"
 
 #include "base/error.h"
@@ -8,6 +8,7 @@
 #include <shoal/train.h>
 
 #include <stdlib.h>
+#include <string.h>
 
 int64_t sh_evaluate_batches(const shoal_dataset *set)
 {
@@ -59,13 +60,34 @@ static shoal_err fetch_to_card(sh_evaluator *e, int64_t batch, sh_batch *rows)
     return err;
 }
 
-static shoal_err score(shoal_module *module, const sh_batch *rows, sh_batch *out_sums)
+static shoal_err count_confusion(const sh_evaluator *e, shoal_tensor *labels, shoal_tensor *predicted)
+{
+    int64_t is[SH_EVALUATE_BATCH], said[SH_EVALUATE_BATCH], count = shoal_tensor_count(labels);
+    shoal_err err = shoal_tensor_read(shoal_to(labels, SHOAL_I64), is, (size_t)count * sizeof *is);
+    if (err == SHOAL_OK) {
+        err = shoal_tensor_read(predicted, said, (size_t)count * sizeof *said);
+    }
+    for (int64_t i = 0; i < count && err == SHOAL_OK; i++) {
+        if (is[i] < 0 || is[i] >= e->classes || said[i] >= e->classes) {
+            return sh_fail(SHOAL_EINVAL, "a class is not from 0 to %lld", (long long)e->classes - 1);
+        }
+        e->confusion[is[i] * e->classes + said[i]]++;
+    }
+    return err;
+}
+
+static shoal_err score(const sh_evaluator *e, shoal_module *module, const sh_batch *rows, sh_batch *out_sums)
 {
     shoal_tensor *scores = shoal_module_forward(module, rows->x);
     shoal_tensor *loss = shoal_nll_loss_with(scores, rows->y, NULL, SHOAL_SUM);
-    shoal_tensor *right = shoal_sum(shoal_eq(shoal_argmax(scores, 1, false), rows->y), SHOAL_ALL, false);
+    shoal_tensor *predicted = shoal_argmax(scores, 1, false);
+    shoal_tensor *right = shoal_sum(shoal_eq(predicted, rows->y), SHOAL_ALL, false);
     if (loss == NULL || right == NULL) {
         return shoal_last_error();
+    }
+    shoal_err err = e->confusion != NULL ? count_confusion(e, rows->y, predicted) : SHOAL_OK;
+    if (err != SHOAL_OK) {
+        return err;
     }
     *out_sums = (sh_batch){.x = shoal_tensor_retain(loss), .y = shoal_tensor_retain(right)};
     return SHOAL_OK;
@@ -80,7 +102,7 @@ shoal_err sh_evaluate_start(sh_evaluator *e, shoal_module *module, int64_t batch
     shoal_no_grad_begin();
     shoal_err err = e->device == SHOAL_CPU ? fetch(e, batch, &rows) : fetch_to_card(e, batch, &rows);
     if (err == SHOAL_OK) {
-        err = score(module, &rows, out_sums);
+        err = score(e, module, &rows, out_sums);
     }
     shoal_no_grad_end();
     shoal_module_train(module, training);
@@ -124,31 +146,55 @@ static shoal_device device_of(const shoal_module *module)
     return shoal_module_next(module, &first) == SHOAL_OK ? shoal_tensor_device(first.tensor) : SHOAL_CPU;
 }
 
-shoal_err shoal_evaluate(shoal_module *module, shoal_dataset *set, double *out_loss, double *out_accuracy)
+/* Tests a model on all batches; e says what is counted. */
+static shoal_err evaluate(sh_evaluator *e, shoal_module *module, double *out_loss, double *out_accuracy)
 {
-    SH_NEED(module);
-    SH_NEED(set);
-    if (shoal_dataset_length(set) == 0) {
-        return sh_fail(SHOAL_EINVAL, "shoal_evaluate: the set has no samples");
-    }
-    sh_evaluator e = {.set = set, .device = device_of(module)};
-    double loss = 0, right = 0, count = (double)shoal_dataset_length(set);
-    shoal_err err = SHOAL_OK;
-    for (int64_t batch = 0; batch < sh_evaluate_batches(set) && err == SHOAL_OK; batch++) {
+    double loss = 0, right = 0, count = (double)shoal_dataset_length(e->set);
+    shoal_err err = count > 0 ? SHOAL_OK : sh_fail(SHOAL_EINVAL, "shoal_evaluate: the set has no samples");
+    for (int64_t batch = 0; batch < sh_evaluate_batches(e->set) && err == SHOAL_OK; batch++) {
         sh_score s;
-        err = sh_evaluate_batch(&e, module, batch, &s);
-        if (e.kept != NULL) { /* each batch is tested only once here */
-            sh_batch_release(&e.kept[batch]);
+        err = sh_evaluate_batch(e, module, batch, &s);
+        if (e->kept != NULL) { /* each batch is tested only once here */
+            sh_batch_release(&e->kept[batch]);
         }
         loss += err == SHOAL_OK ? s.loss : 0;
         right += err == SHOAL_OK ? s.right : 0;
     }
-    sh_evaluator_fini(&e);
+    sh_evaluator_fini(e);
     if (err == SHOAL_OK && out_loss != NULL) {
         *out_loss = loss / count;
     }
     if (err == SHOAL_OK && out_accuracy != NULL) {
         *out_accuracy = right / count;
     }
+    return err;
+}
+
+shoal_err shoal_evaluate(shoal_module *module, shoal_dataset *set, double *out_loss, double *out_accuracy)
+{
+    SH_NEED(module);
+    SH_NEED(set);
+    sh_evaluator e = {.set = set, .device = device_of(module)};
+    return evaluate(&e, module, out_loss, out_accuracy);
+}
+
+shoal_err shoal_evaluate_classes(shoal_module *module, shoal_dataset *set, int classes, int64_t *out_confusion,
+                                 double *out_loss, double *out_accuracy)
+{
+    SH_NEED(module);
+    SH_NEED(set);
+    SH_NEED(out_confusion);
+    if (classes < 1) {
+        return sh_fail(SHOAL_EINVAL, "shoal_evaluate_classes: %d classes", classes);
+    }
+    size_t row = (size_t)classes * sizeof *out_confusion;
+    sh_evaluator e = {
+        .set = set, .device = device_of(module), .classes = classes, .confusion = calloc((size_t)classes, row)};
+    shoal_err err = e.confusion != NULL ? evaluate(&e, module, out_loss, out_accuracy)
+                                        : sh_fail(SHOAL_ENOMEM, "no memory for the counts of %d classes", classes);
+    if (err == SHOAL_OK) {
+        memcpy(out_confusion, e.confusion, (size_t)classes * row);
+    }
+    free(e.confusion);
     return err;
 }

@@ -13,6 +13,8 @@ typedef struct sh_evaluator {
     shoal_device device; /* of the model */
     sh_batch full;       /* the tensors that batches are fetched into */
     sh_batch *kept;      /* on a card: the batches that were tested before; NULL: none yet */
+    int64_t *confusion;  /* [true class][predicted class], counted by start, which waits for the card then; NULL: not */
+    int64_t classes;
 } sh_evaluator;
 
 /* The sums over the samples of a batch: the loss, and how many were right. */

@@ -25,7 +25,7 @@ static shoal_tensor *next(const shoal_module *module, size_t *at)
 {
     for (shoal_tensor *t; (t = entry_at(module, *at)) != NULL;) {
         size_t i = (*at)++;
-        if ((t->dtype == SHOAL_F32 || t->dtype == SHOAL_F64) && !came_before(module, t, i)) {
+        if (sh_dtype_is_wide_float(t->dtype) && !came_before(module, t, i)) {
             return t;
         }
     }

@@ -52,11 +52,8 @@ static shoal_err fill(sh_gradients *g, sh_job *job)
     g->mean = sh_clone_module(job->model);
     g->next = g->mean ? sh_clone_module(job->model) : NULL;
     g->sgd = g->next ? shoal_sgd_create(g->next, .lr = job->o.lr, .momentum = job->o.momentum) : NULL;
-    shoal_err err = g->sgd ? shoal_optimizer_prepare(g->sgd) : shoal_last_error();
-    if (err == SHOAL_OK) {
-        g->state = sh_state_zeros(g->sgd);
-        err = g->state ? sh_state_adopt(g->sgd, g->state) : shoal_last_error();
-    }
+    g->state = sh_state_zeros(g->sgd);
+    shoal_err err = g->state ? sh_state_adopt(g->sgd, g->state) : shoal_last_error();
     size_t mark = shoal_scope_mark();
     err = err == SHOAL_OK ? tie(g) : err;
     shoal_scope_release(mark);

@@ -102,13 +102,9 @@ static shoal_err work(int rank, const shoal_value *args)
 static shoal_err open_state(sh_job *job, hogwild *h)
 {
     shoal_optimizer *sgd = shoal_sgd_create(job->model, .lr = job->o.lr, .momentum = job->o.momentum);
-    shoal_err err = sgd ? shoal_optimizer_prepare(sgd) : shoal_last_error();
-    if (err == SHOAL_OK) {
-        h->state = sh_state_zeros(sgd);
-        err = h->state ? SHOAL_OK : shoal_last_error();
-    }
+    h->state = sh_state_zeros(sgd);
     shoal_optimizer_destroy(sgd);
-    return err;
+    return h->state ? SHOAL_OK : shoal_last_error();
 }
 
 static shoal_err open(sh_job *job)

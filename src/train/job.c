@@ -9,7 +9,6 @@
 #include <shoal/share.h>
 
 #include <math.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -399,11 +398,11 @@ static shoal_err run(sh_job *job)
 /* Cleans up, and keeps the error text of the failure. */
 static shoal_err end(sh_job *job, shoal_err err)
 {
-    char text[1024];
-    snprintf(text, sizeof text, "%s", err == SHOAL_OK ? "" : shoal_last_error_text());
+    sh_error saved;
+    sh_error_save(&saved, err);
     sh_crew_end(job);
     sh_mps_stop(&job->mps);
-    return err == SHOAL_OK ? SHOAL_OK : sh_fail(err, "%s", text);
+    return sh_error_restore(&saved);
 }
 
 /* Handles a resumed job that has nothing left to do: it only repeats the test of the last epoch. The
@@ -453,8 +452,8 @@ shoal_err shoal_train_run(const shoal_train_options *options, shoal_train_result
             *out_result = job.result;
         }
     }
-    char text[1024];
-    snprintf(text, sizeof text, "%s", err == SHOAL_OK ? "" : shoal_last_error_text());
+    sh_error saved;
+    sh_error_save(&saved, err);
     sh_job_close(&job);
-    return err == SHOAL_OK ? SHOAL_OK : sh_fail(err, "%s", text);
+    return sh_error_restore(&saved);
 }

@@ -38,7 +38,7 @@ static shoal_err sum_tensor(shoal_tensor *t, const void *const *data, const doub
     }
     void *out = sh_tensor_ptr(t);
     sh_tensor_touch(t);
-    if (t->dtype == SHOAL_F32 || t->dtype == SHOAL_F64) {
+    if (sh_dtype_is_wide_float(t->dtype)) {
         return device->kernels()->optim->average(exec, t->dtype, t->count, out, data, weights, count);
     }
     size_t size = (size_t)t->count * shoal_dtype_size(t->dtype);

@@ -39,13 +39,9 @@ typedef struct rounds {
 static shoal_err open_state(sh_job *job, place *p)
 {
     shoal_optimizer *sgd = shoal_sgd_create(p->model, .lr = job->o.lr, .momentum = job->o.momentum);
-    shoal_err err = sgd ? shoal_optimizer_prepare(sgd) : shoal_last_error();
-    if (err == SHOAL_OK) {
-        p->state = shoal_list(sh_state_zeros(sgd), sh_state_zeros(sgd));
-        err = p->state ? SHOAL_OK : shoal_last_error();
-    }
+    p->state = shoal_list(sh_state_zeros(sgd), sh_state_zeros(sgd));
     shoal_optimizer_destroy(sgd);
-    return err;
+    return p->state ? SHOAL_OK : shoal_last_error();
 }
 
 static shoal_err open_place(sh_job *job, rounds *r, int rank)

@@ -4,6 +4,9 @@
 
 shoal_value *sh_state_zeros(shoal_optimizer *optimizer)
 {
+    if (optimizer == NULL || shoal_optimizer_prepare(optimizer) != SHOAL_OK) {
+        return NULL;
+    }
     shoal_value *map = shoal_value_map();
     for (shoal_named it = {0}; map != NULL && shoal_optimizer_next(optimizer, &it) == SHOAL_OK;) {
         shoal_tensor *t = shoal_zeros_like(it.tensor);

@@ -5,8 +5,8 @@
 #include <shoal/optim.h>
 #include <shoal/value.h>
 
-/* Returns zeroed tensors, one for each of the prepared optimiser's. The caller owns them. Returns NULL and sets
- * SHOAL_ENOMEM if there is no memory. */
+/* Prepares the optimiser, and returns zeroed tensors, one for each of its. The caller owns them. Returns NULL and sets
+ * SHOAL_ENOMEM if there is no memory. NULL, an optimiser that could not be created, gives NULL with its error. */
 shoal_value *sh_state_zeros(shoal_optimizer *optimizer);
 
 /* Makes the optimiser keep its state in these tensors from now on. */

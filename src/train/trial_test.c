@@ -46,6 +46,37 @@ START_TEST(workers_give_the_bits_of_one)
 }
 END_TEST
 
+START_TEST(the_confusion_matrix_counts_each_sample_once)
+{
+    shoal_dataset *test = part_of(SHOAL_TEST, TEST);
+    shoal_manual_seed(3);
+    shoal_module *model = shoal_model_create("logistic");
+    double loss, accuracy, again[2] = {-1, -1};
+    int64_t confusion[10][10], all = 0, right = 0;
+    ck_assert_ok(shoal_evaluate(model, test, &loss, &accuracy));
+    ck_assert_ok(shoal_evaluate_classes(model, test, 10, confusion[0], &again[0], &again[1]));
+    ck_assert_double_eq(again[0], loss);
+    ck_assert_double_eq(again[1], accuracy);
+    for (int i = 0; i < 10; i++) {
+        right += confusion[i][i];
+        int64_t images = 0;
+        for (int j = 0; j < 10; j++) {
+            images += confusion[i][j];
+        }
+        ck_assert_int_gt(images, 0); /* the set has all classes */
+        all += images;
+    }
+    ck_assert_int_eq(all, TEST);
+    ck_assert_double_eq((double)right / TEST, accuracy);
+    confusion[0][0] = again[0] = -1;
+    ck_assert_err(shoal_evaluate_classes(model, test, 5, confusion[0], &again[0], NULL), SHOAL_EINVAL);
+    ck_assert_err(shoal_evaluate_classes(model, test, 0, confusion[0], &again[0], NULL), SHOAL_EINVAL);
+    ck_assert(confusion[0][0] == -1 && again[0] == -1);
+    shoal_module_destroy(model);
+    shoal_dataset_release(test);
+}
+END_TEST
+
 #ifdef SHOAL_DEATH_POINTS
 /* Each process dies at its second batch, before its score counts. Forked workers inherit the armed point. */
 START_TEST(a_death_repeats_its_batch)
@@ -127,6 +158,7 @@ static Suite *suite(void)
     tcase_set_timeout(tc, SH_TEST_SECONDS);
     tcase_add_checked_fixture(tc, sh_leaks_begin, sh_leaks_end);
     tcase_add_loop_test(tc, workers_give_the_bits_of_one, 0, 3);
+    tcase_add_test(tc, the_confusion_matrix_counts_each_sample_once);
     tcase_add_loop_test(tc, a_stop_does_not_wait_for_stopped_workers, 0, 2);
 #ifdef SHOAL_DEATH_POINTS
     tcase_add_test(tc, a_death_repeats_its_batch);

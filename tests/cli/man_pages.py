@@ -29,7 +29,7 @@ def squeeze(code):
 
 
 def exported():
-    with open(os.path.join(ROOT, "shoal.map"), encoding="utf-8") as file:
+    with open(os.path.join(ROOT, "src", "shoal.map"), encoding="utf-8") as file:
         return re.findall(r"^\s*(shoal_\w+);", file.read(), re.MULTILINE)
 
 

@@ -147,13 +147,6 @@ END_TEST
 
 /* ---- B11 ---- */
 
-static uint64_t blocks_now(void)
-{
-    shoal_world_info info;
-    ck_assert_ok(shoal_world_info_get(&info));
-    return info.blocks_live;
-}
-
 START_TEST(b11_tensors_use_their_memory_again)
 {
     enum { WARM = 100, MESSAGES = 1000, COUNT = 25000 };
@@ -170,12 +163,12 @@ START_TEST(b11_tensors_use_their_memory_again)
         shoal_tensor_release(back);
         if (n == WARM) {
             hot_ok(sh_cuda_memory_numbers_now(&warm));
-            blocks = blocks_now();
+            blocks = sh_test_world().blocks_live;
         }
     }
     ck_assert_ok(sh_cuda_memory_numbers_now(&end));
     ck_assert_uint_eq(end.held, warm.held);
-    ck_assert_uint_le(blocks_now(), blocks + 64); /* the last ones may wait for a mark */
+    ck_assert_uint_le(sh_test_world().blocks_live, blocks + 64); /* the last ones may wait for a mark */
     shoal_tensor *sent = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(100)), *back;
     for (int n = 0; n < WARM + MESSAGES; n++) { /* the same one, to and fro */
         hot_ok(shoal_queue_put_tensor(t.in, sent, LIMIT));
@@ -183,9 +176,9 @@ START_TEST(b11_tensors_use_their_memory_again)
         hot(same_memory(back, sent));
         shoal_tensor_release(n % 2 == 0 ? sent : back); /* each continues as the other */
         sent = n % 2 == 0 ? back : sent;
-        blocks = n == WARM ? blocks_now() : blocks;
+        blocks = n == WARM ? sh_test_world().blocks_live : blocks;
     }
-    ck_assert_uint_le(blocks_now(), blocks);
+    ck_assert_uint_le(sh_test_world().blocks_live, blocks);
     shoal_tensor_release(sent);
     talk_end(&t);
 }

@@ -210,8 +210,7 @@ static void expect_two(const listed *l)
 static void list_from_outside(void)
 {
     listed l = {.holder = getpid()};
-    shoal_world_info info;
-    ck_assert_ok(shoal_world_info_get(&info));
+    shoal_world_info info = sh_test_world();
     pid_t child = fork();
     if (child == 0) {
         shoal_world_leave(); /* its parent's */

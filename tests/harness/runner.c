@@ -158,6 +158,25 @@ static bool card_is_missing(void)
     return child > 0 && waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == SKIPPED;
 }
 
+shoal_world_info sh_test_world(void)
+{
+    shoal_world_info info;
+    ck_assert_ok(shoal_world_info_get(&info));
+    return info;
+}
+
+Suite *sh_test_suite(const char *name, const TTest *const *tests, size_t count)
+{
+    Suite *suite = suite_create(name);
+    TCase *group = tcase_create(name);
+    tcase_add_checked_fixture(group, sh_leaks_begin, sh_leaks_end);
+    for (size_t i = 0; i < count; i++) {
+        tcase_add_test(group, tests[i]);
+    }
+    suite_add_tcase(suite, group);
+    return suite;
+}
+
 int sh_test_main(int argc, char **argv, Suite *(*suite)(void))
 {
     if (shoal_init(&argc, &argv) != SHOAL_OK) {

@@ -87,6 +87,12 @@ static inline bool sh_bool_of(const shoal_value *value)
 /* Asserts that the audit of the world is clean. */
 void sh_assert_audit(const char *where);
 
+/* Returns the figures of the world. */
+shoal_world_info sh_test_world(void);
+
+/* Makes a suite of one test case, with the leak check around each test. */
+Suite *sh_test_suite(const char *name, const TTest *const *tests, size_t count);
+
 /* Runs the suite. argv[1], if given, names the one test case (tcase) to run. */
 int sh_test_main(int argc, char **argv, Suite *(*suite)(void));
 

@@ -4,7 +4,7 @@
     generate.py SOURCE_ROOT OUTPUT.c
 
 A row has the function's name, what it returns, its pointer parameters with their makers (arguments.c), a thunk that calls it, and what it
-has to answer in each state. Types say most of it; table.py says the rest. A name in shoal.map without a row fails the build; so does a
+has to answer in each state. Types say most of it; table.py says the rest. A name in src/shoal.map without a row fails the build; so does a
 maker that does not exist, and an entry of table.py for a function or a parameter that does not exist.
 """
 import pathlib
@@ -194,7 +194,7 @@ def write_row(name, result, parameters, makers, drops):
 
 def main():
     root, out = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
-    names = re.findall(r'^\s+(shoal_\w+);', (root / 'shoal.map').read_text(), re.M)
+    names = re.findall(r'^\s+(shoal_\w+);', (root / 'src' / 'shoal.map').read_text(), re.M)
     rows = {}
     for name, result, parameters in declarations(root):
         rows.setdefault(name, (result, [parameter(p) for p in split(parameters) if p != '...']))

@@ -13,6 +13,15 @@ SKIP = {
     'shoal_capture_destroy': 'needs a card; src/tensor/capture_test.c has it',
     'shoal_card_follow_stream': 'needs a stream of a card; src/tensor/dlpack_card_test.c has it',
     'shoal_card_precede_stream': 'needs a stream of a card; src/tensor/dlpack_card_test.c has it',
+    'shoal_pool_create_on': 'for a pool whose workers a binding starts; src/proc/pool_test.c has it',
+    'shoal_pool_submit': 'for a pool whose workers a binding starts; src/proc/pool_test.c has it',
+    'shoal_pool_wake': 'for a pool whose workers a binding starts; src/proc/pool_test.c has it',
+    'shoal_pool_next': 'for a pool whose workers a binding starts; src/proc/pool_test.c has it',
+    'shoal_pool_lost': 'for a pool whose workers a binding starts; src/proc/pool_test.c has it',
+    'shoal_worker_begin': 'for a pool whose workers a binding starts; src/proc/pool_test.c has it',
+    'shoal_worker_take': 'for a pool whose workers a binding starts; src/proc/pool_test.c has it',
+    'shoal_worker_answer': 'for a pool whose workers a binding starts; src/proc/pool_test.c has it',
+    'shoal_worker_end': 'for a pool whose workers a binding starts; src/proc/pool_test.c has it',
 }
 
 # Called only with NULL and after the end began, where it must be refused: name: the reason.
@@ -67,7 +76,7 @@ NULLABLE = {
     'shoal_subset_with': ['transform', 'context'],
     'shoal_loader_create_with': ['options'],
     'shoal_train_run': ['out_result'], 'shoal_train_defaults': ['options'],
-    'shoal_evaluate': ['out_loss', 'out_accuracy'],
+    'shoal_evaluate': ['out_loss', 'out_accuracy'], 'shoal_evaluate_classes': ['out_loss', 'out_accuracy'],
 }
 
 # Arguments that make a call succeed where the usual ones do not: name: {parameter: the maker's name, or a C expression for a number}.
@@ -97,6 +106,7 @@ ARGUMENTS = {
     'shoal_from_memory': {'shape': 'shape1', 'data': 'zeros'}, 'shoal_empty_shared': {'shape': 'shape1'},
     'shoal_env_create': {'name': 'text_cartpole'}, 'shoal_env_find': {'name': 'text_cartpole'},
     'shoal_env_register': {'type': 'env_type'}, 'shoal_env_step': {'env': 'env_begun'},
+    'shoal_evaluate_classes': {'classes': '2'},
     'shoal_event_wait': {'event': 'event_set'},
     'shoal_expand': {'ndim': '2', 'shape': 'shape22'}, 'shoal_permute': {'ndim': '2', 'dims': 'dims10'},
     'shoal_future_get': {'timeout': 'SHOAL_SECONDS(5)'}, 'shoal_iterator_next': {'timeout': 'SHOAL_SECONDS(5)'},

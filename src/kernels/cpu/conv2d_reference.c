@@ -34,24 +34,15 @@ static shoal_err sums_init(sh_exec *exec, const sh_conv2d *c, bool weights, sums
     return SHOAL_OK;
 }
 
-#define T float
-#define NAME(name) name##_f32
-#include "kernels/cpu/conv2d_reference.h"
-#undef T
-#undef NAME
-
-#define T double
-#define NAME(name) name##_f64
-#include "kernels/cpu/conv2d_reference.h"
-#undef T
-#undef NAME
+#define TEMPLATE "kernels/cpu/conv2d_reference.h"
+#include "kernels/cpu/f32_f64.h"
 
 /* Calls the version for c's element type. */
 #define BY_TYPE(name, ...)                                                                                             \
     do {                                                                                                               \
         switch (c->dtype) {                                                                                            \
-        case SHOAL_F32: name##_f32(c, __VA_ARGS__); return SHOAL_OK;                                                   \
-        case SHOAL_F64: name##_f64(c, __VA_ARGS__); return SHOAL_OK;                                                   \
+        case SHOAL_F32: f32_##name(c, __VA_ARGS__); return SHOAL_OK;                                                   \
+        case SHOAL_F64: f64_##name(c, __VA_ARGS__); return SHOAL_OK;                                                   \
         default: return sh_fail(SHOAL_EINVAL, "conv2d does not support %s", shoal_dtype_name(c->dtype));               \
         }                                                                                                              \
     } while (0)

@@ -329,8 +329,7 @@ static shoal_err scalar(sh_exec *exec, sh_scalar_op op, const sh_view *out, cons
         row = a->dtype == SHOAL_F32 ? cube_f32 : cube_f64;
     }
     if (op == SH_SCALAR_CLAMP) {
-        bool is_float = out->dtype == SHOAL_F32 || out->dtype == SHOAL_F64;
-        if (is_float && (x.f != x.f || y.f != y.f)) {
+        if (sh_dtype_is_wide_float(out->dtype) && (x.f != x.f || y.f != y.f)) {
             return fill(exec, out, sh_scalar_float(NAN));
         }
         x.i = saturated(a->dtype, x.i);

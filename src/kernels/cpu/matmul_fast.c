@@ -223,16 +223,8 @@ static inline __m256 repeat_16(const void *p)
 }
 #endif
 
-#define T float
-#define NAME(x) f32_##x
-#include "kernels/cpu/matmul_template.h"
-#undef T
-#undef NAME
-#define T double
-#define NAME(x) f64_##x
-#include "kernels/cpu/matmul_template.h"
-#undef T
-#undef NAME
+#define TEMPLATE "kernels/cpu/matmul_template.h"
+#include "kernels/cpu/f32_f64.h"
 
 static shoal_err matmul(sh_exec *exec, const sh_matmul_args *args)
 {

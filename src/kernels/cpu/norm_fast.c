@@ -10,16 +10,8 @@
 
 #define BLOCK_ROWS 64 /* whose gradients are summed in T */
 
-#define T float
-#define NAME(x) f32_##x
-#include "kernels/cpu/norm_template.h"
-#undef T
-#undef NAME
-#define T double
-#define NAME(x) f64_##x
-#include "kernels/cpu/norm_template.h"
-#undef T
-#undef NAME
+#define TEMPLATE "kernels/cpu/norm_template.h"
+#include "kernels/cpu/f32_f64.h"
 
 static shoal_err check(const sh_norm_shape *s)
 {

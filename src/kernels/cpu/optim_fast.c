@@ -8,16 +8,8 @@
  * lost update is allowed, so ThreadSanitizer ignores these functions. */
 #define RACY __attribute__((no_sanitize("thread")))
 
-#define T float
-#define NAME(x) f32_##x
-#include "kernels/cpu/optim_template.h"
-#undef T
-#undef NAME
-#define T double
-#define NAME(x) f64_##x
-#include "kernels/cpu/optim_template.h"
-#undef T
-#undef NAME
+#define TEMPLATE "kernels/cpu/optim_template.h"
+#include "kernels/cpu/f32_f64.h"
 
 /* Calls the function for f32 or f64; fails for other dtypes. */
 #define BY_DTYPE(what, ...)                                                                                            \

@@ -24,17 +24,8 @@ static window window_of(const sh_pool2d *p, int64_t i, int64_t j)
     return win;
 }
 
-#define T float
-#define NAME(name) name##_f32
-#include "kernels/cpu/pool_reference.h"
-#undef T
-#undef NAME
-
-#define T double
-#define NAME(name) name##_f64
-#include "kernels/cpu/pool_reference.h"
-#undef T
-#undef NAME
+#define TEMPLATE "kernels/cpu/pool_reference.h"
+#include "kernels/cpu/f32_f64.h"
 
 /* Calls the version for p's element type. */
 #define BY_TYPE(name, ...)                                                                                             \
@@ -44,8 +35,8 @@ static window window_of(const sh_pool2d *p, int64_t i, int64_t j)
                            (long long)p->in_w);                                                                        \
         }                                                                                                              \
         switch (p->dtype) {                                                                                            \
-        case SHOAL_F32: name##_f32(p, __VA_ARGS__); return SHOAL_OK;                                                   \
-        case SHOAL_F64: name##_f64(p, __VA_ARGS__); return SHOAL_OK;                                                   \
+        case SHOAL_F32: f32_##name(p, __VA_ARGS__); return SHOAL_OK;                                                   \
+        case SHOAL_F64: f64_##name(p, __VA_ARGS__); return SHOAL_OK;                                                   \
         default: return sh_fail(SHOAL_EINVAL, "pooling does not support %s", shoal_dtype_name(p->dtype));              \
         }                                                                                                              \
     } while (0)

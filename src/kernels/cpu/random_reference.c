@@ -67,7 +67,7 @@ static shoal_err bernoulli(sh_exec *exec, sh_random_key key, shoal_dtype dtype, 
                            double value)
 {
     (void)exec;
-    bool is_float = dtype == SHOAL_F32 || dtype == SHOAL_F64;
+    bool is_float = sh_dtype_is_wide_float(dtype);
     if (!is_float && dtype != SHOAL_U8 && dtype != SHOAL_B8) {
         return sh_fail(SHOAL_EINVAL, "bernoulli does not support %s", shoal_dtype_name(dtype));
     }

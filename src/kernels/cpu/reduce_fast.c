@@ -5,16 +5,8 @@
 
 #define COLUMNS 256
 
-#define T float
-#define NAME(x) f32_##x
-#include "kernels/cpu/reduce_template.h"
-#undef T
-#undef NAME
-#define T double
-#define NAME(x) f64_##x
-#include "kernels/cpu/reduce_template.h"
-#undef T
-#undef NAME
+#define TEMPLATE "kernels/cpu/reduce_template.h"
+#include "kernels/cpu/f32_f64.h"
 
 /* For integers: sums are i64 and wrap around; VALUE is the number to add for an element. */
 #define INT_BY_ROWS(name, A, VALUE)                                                                                    \
@@ -76,7 +68,7 @@ static bool is_fast(sh_reduce_op op, const sh_view *a)
 {
     bool known = op == SH_REDUCE_SUM || op == SH_REDUCE_MEAN || op == SH_REDUCE_SUMSQ || op == SH_REDUCE_MAX ||
                  op == SH_REDUCE_MIN;
-    return known && (a->dtype == SHOAL_F32 || a->dtype == SHOAL_F64);
+    return known && sh_dtype_is_wide_float(a->dtype);
 }
 
 static shoal_err reduce(sh_exec *exec, sh_reduce_op op, const sh_view *out, const sh_view *a)

@@ -47,7 +47,7 @@ static shoal_err plan_shapes(sh_reduce_plan *p, const sh_view *out, const sh_vie
 shoal_err sh_reduce_plan_init(sh_reduce_plan *p, sh_reduce_op op, const sh_view *out, const sh_view *a)
 {
     shoal_dtype in = a->dtype, wanted = in;
-    bool is_float = in == SHOAL_F32 || in == SHOAL_F64;
+    bool is_float = sh_dtype_is_wide_float(in);
     bool possible = is_float || in == SHOAL_I64 || in == SHOAL_I32 || in == SHOAL_U8 || in == SHOAL_B8;
     switch (op) {
     case SH_REDUCE_SUM:

@@ -90,7 +90,7 @@ static shoal_err reduce(sh_exec *exec, sh_reduce_op op, const sh_view *out, cons
     (void)exec;
     sh_reduce_plan p;
     shoal_err err = sh_reduce_plan_init(&p, op, out, a);
-    bool is_float = a->dtype == SHOAL_F32 || a->dtype == SHOAL_F64;
+    bool is_float = sh_dtype_is_wide_float(a->dtype);
     int64_t in_at[SH_MAX_DIMS] = {0}, out_at[SH_MAX_DIMS] = {0}, from = 0, to = 0;
     for (int64_t r = 0; !err && r < p.results; r++) {
         state s = see_all(&p, a, is_float, from);

@@ -7,16 +7,8 @@
 
 #define COLUMNS 128
 
-#define T float
-#define NAME(x) f32_##x
-#include "kernels/cpu/softmax_columns_template.h"
-#undef T
-#undef NAME
-#define T double
-#define NAME(x) f64_##x
-#include "kernels/cpu/softmax_columns_template.h"
-#undef T
-#undef NAME
+#define TEMPLATE "kernels/cpu/softmax_columns_template.h"
+#include "kernels/cpu/f32_f64.h"
 
 void SH_ISA_NAME(sh_softmax_by_columns)(sh_softmax_op op, const sh_softmax_shape *s, void *out, const void *x,
                                         const void *dy)

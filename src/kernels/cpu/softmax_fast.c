@@ -10,16 +10,8 @@
 #include "kernels/cpu/softmax_columns.h"
 #include "kernels/isa.h"
 
-#define T float
-#define NAME(x) f32_##x
-#include "kernels/cpu/softmax_template.h"
-#undef T
-#undef NAME
-#define T double
-#define NAME(x) f64_##x
-#include "kernels/cpu/softmax_template.h"
-#undef T
-#undef NAME
+#define TEMPLATE "kernels/cpu/softmax_template.h"
+#include "kernels/cpu/f32_f64.h"
 
 /* Returns how many rows are computed together. */
 static int64_t rows_of(const sh_softmax_shape *s)
@@ -36,7 +28,7 @@ static bool is_plain(const sh_softmax_shape *s)
 /* Checks whether to work on many columns at a time; if there are few, vectors would be mostly empty. */
 static bool is_columns(const sh_softmax_shape *s)
 {
-    return s->inner >= 4 && s->n > 0 && (s->dtype == SHOAL_F32 || s->dtype == SHOAL_F64);
+    return s->inner >= 4 && s->n > 0 && sh_dtype_is_wide_float(s->dtype);
 }
 
 static shoal_err forward(sh_exec *exec, sh_softmax_op op, const sh_softmax_shape *s, void *y, const void *x)

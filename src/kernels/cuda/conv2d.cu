@@ -379,7 +379,7 @@ shoal_err zero_gradients(sh_exec *exec, const sh_conv2d *c, void *grad_w, void *
 
 bool overwrites_with_zeros(const sh_conv2d *c)
 {
-    return c->n == 0 && c->overwrite && (c->dtype == SHOAL_F32 || c->dtype == SHOAL_F64);
+    return c->n == 0 && c->overwrite && sh_dtype_is_wide_float(c->dtype);
 }
 
 shoal_err backward(sh_exec *exec, const sh_conv2d *c, const void *grad_y, const void *x, const void *w, void *grad_x,

@@ -248,16 +248,11 @@ __global__ void __launch_bounds__(MOST_WARPS * 32, 1)
     }
 }
 
-int divided(int a, int b)
-{
-    return (a + b - 1) / b;
-}
-
 w_plan w_plan_of(const sh_fused &s)
 {
     w_plan p;
-    p.slots = s.n < 32 ? s.n : min(divided(s.n, 2), 64);
-    p.channels = min(MOST_WARPS, max(4, divided(s.out_c, max(1, 2 * SH_MULTIPROCESSORS / p.slots))));
+    p.slots = s.n < 32 ? s.n : min(sh_ceil_div(s.n, 2), 64);
+    p.channels = min(MOST_WARPS, max(4, sh_ceil_div(s.out_c, max(1, 2 * SH_MULTIPROCESSORS / p.slots))));
     p.sums = (int64_t)s.out_c * (s.in_c * KK + 1);
     return p;
 }
@@ -273,18 +268,18 @@ size_t w_bytes(const sh_fused &s, const w_plan &p)
 x_plan x_plan_of(const sh_fused &s)
 {
     x_plan p;
-    p.pieces = divided(s.pooled_w, WIDE);
+    p.pieces = sh_ceil_div(s.pooled_w, WIDE);
     p.by_pieces = sh_divisor_of(p.pieces);
-    p.shares = min(divided(s.out_c, 4), max(1, SH_MULTIPROCESSORS / s.n));
-    p.channels = divided(s.out_c, p.shares);
-    p.shares = divided(s.out_c, p.channels);
+    p.shares = min(sh_ceil_div(s.out_c, 4), max(1, SH_MULTIPROCESSORS / s.n));
+    p.channels = sh_ceil_div(s.out_c, p.shares);
+    p.shares = sh_ceil_div(s.out_c, p.channels);
     return p;
 }
 
 size_t x_bytes(const sh_fused &s)
 {
     const size_t staged = sizeof(float) * AT_ONCE * LANES * KK + sizeof(entry) * (size_t)(AT_ONCE * s.windows);
-    const size_t planes = sizeof(float) * (size_t)(divided(s.pooled_w, WIDE) * s.rows * BROAD * PITCH);
+    const size_t planes = sizeof(float) * (size_t)(sh_ceil_div(s.pooled_w, WIDE) * s.rows * BROAD * PITCH);
     return staged > planes ? staged : planes;
 }
 
@@ -293,7 +288,7 @@ size_t x_bytes(const sh_fused &s)
 bool sh_fused_channels_fit(const sh_fused &s)
 {
     return s.kernel == K && s.in_c % LANES == 0 && s.in_c / LANES <= 65535 &&
-           s.pooled_h * divided(s.pooled_w, WIDE) <= MOST_WARPS && x_bytes(s) <= SH_SHARED_MOST &&
+           s.pooled_h * sh_ceil_div(s.pooled_w, WIDE) <= MOST_WARPS && x_bytes(s) <= SH_SHARED_MOST &&
            w_bytes(s, w_plan_of(s)) <= SH_SHARED_MOST;
 }
 
@@ -327,7 +322,7 @@ shoal_err sh_fused_channels_backward(sh_exec *exec, const sh_fused &s, const flo
                                                                                            winner, shares);
     }
     if (for_w) {
-        const dim3 grid((unsigned)wp.slots, (unsigned)divided(s.out_c, wp.channels), groups);
+        const dim3 grid((unsigned)wp.slots, (unsigned)sh_ceil_div(s.out_c, wp.channels), groups);
         sum_winners<<<grid, wp.channels * 32, w_bytes(s, wp), sh_stream(exec)>>>(s, wp, grad_y, x, drop, winner, slots);
     }
     const sh_fused_sums sums = {slots,      for_w ? wp.slots : 0,

@@ -154,18 +154,13 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
     }
 }
 
-int divided(int a, int b)
-{
-    return (a + b - 1) / b;
-}
-
 /* The number of output channels in a block that keeps the busiest multiprocessor least busy; about that, if more makes
  * fewer blocks. */
 int outs_of(const sh_fused &s, int most)
 {
     int best = 1, least = INT32_MAX;
     for (int outs = 1; outs <= most; outs++) {
-        const int cost = divided(s.n * divided(s.out_c, outs), SH_MULTIPROCESSORS) * outs;
+        const int cost = sh_ceil_div(s.n * sh_ceil_div(s.out_c, outs), SH_MULTIPROCESSORS) * outs;
         if (cost * 16 <= (int64_t)least * 17) {
             best = outs;
             least = min(cost, least);
@@ -178,16 +173,16 @@ int outs_of(const sh_fused &s, int most)
 plan plan_with(const sh_fused &s, int sw, int parts, size_t *out_bytes)
 {
     plan p;
-    p.across = divided(s.pooled_w, sw);
+    p.across = sh_ceil_div(s.pooled_w, sw);
     p.strips = p.across * s.pooled_h;
-    p.pitch = divided(2 * sw * p.across + s.kernel - 3, 16) * 16 + 2; /* 2 mod 16: no bank conflicts between rows */
+    p.pitch = sh_ceil_div(2 * sw * p.across + s.kernel - 3, 16) * 16 + 2; /* 2 mod 16: no bank conflicts between rows */
     p.outs = outs_of(s, max(1, min(min(s.out_c, 32), 448 / p.strips)));
-    const int blocks = s.n * divided(s.out_c, p.outs), threads = blocks > SH_MULTIPROCESSORS ? 224 : 384;
-    p.parts = max(1, min(min(divided(s.in_c, 2), parts), threads / (p.outs * p.strips)));
-    p.parts = divided(s.in_c, divided(s.in_c, p.parts));
+    const int blocks = s.n * sh_ceil_div(s.out_c, p.outs), threads = blocks > SH_MULTIPROCESSORS ? 224 : 384;
+    p.parts = max(1, min(min(sh_ceil_div(s.in_c, 2), parts), threads / (p.outs * p.strips)));
+    p.parts = sh_ceil_div(s.in_c, sh_ceil_div(s.in_c, p.parts));
     const int channel = s.rows * p.pitch + p.outs * s.kernel * s.kernel,
               room = 24 << 10; /* bytes that a chunk may take */
-    p.chunk = max(1, min(divided(s.in_c, p.parts), room / (channel * 4 * p.parts))) * p.parts;
+    p.chunk = max(1, min(sh_ceil_div(s.in_c, p.parts), room / (channel * 4 * p.parts))) * p.parts;
     p.run = p.chunk * s.kernel * s.kernel | 1;
     p.stage = (p.chunk * s.rows * p.pitch + p.outs * p.run + 3) / 4 * 4;
     const size_t staged = sizeof(float) * (size_t)p.stage * (p.chunk < s.in_c ? 2 : 1);
@@ -212,7 +207,7 @@ int strip_of(const sh_fused &s)
 {
     int best = 4;
     for (int sw = 5; sw <= 7; sw++) {
-        best = divided(s.pooled_w, sw) * sw <= divided(s.pooled_w, best) * best ? sw : best;
+        best = sh_ceil_div(s.pooled_w, sw) * sw <= sh_ceil_div(s.pooled_w, best) * best ? sw : best;
     }
     return best;
 }
@@ -228,8 +223,8 @@ shoal_err run(sh_exec *exec, const sh_fused &s, const float *x, const float *w, 
     if (err) {
         return err;
     }
-    const int threads = divided(p.outs * p.parts * p.strips, 32) * 32;
-    const dim3 grid((unsigned)divided(s.out_c, p.outs), (unsigned)s.n);
+    const int threads = sh_ceil_div(p.outs * p.parts * p.strips, 32) * 32;
+    const dim3 grid((unsigned)sh_ceil_div(s.out_c, p.outs), (unsigned)s.n);
     forward<K, SW><<<grid, threads, bytes, sh_stream(exec)>>>(s, p, x, w, bias, drop, y, winner);
     return sh_cuda_launched("conv2d_pool_relu");
 }

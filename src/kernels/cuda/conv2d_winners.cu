@@ -256,11 +256,6 @@ __global__ void __launch_bounds__(32 * ADDERS) add(sh_fused_sums a, int slot_blo
     }
 }
 
-int divided(int a, int b)
-{
-    return (a + b - 1) / b;
-}
-
 size_t plan_bytes(const sh_fused &s, const plan &p)
 {
     const size_t lists = sizeof(entry) * (size_t)(p.listed * s.windows) + sizeof(int) * (size_t)(p.listed + 4);
@@ -274,18 +269,18 @@ plan plan_of(const sh_fused &s, int ct, bool for_w, bool for_x)
     plan p = {};
     p.slots = min(s.n, MOST_SLOTS);
     const int parts = max(1, SH_MULTIPROCESSORS / p.slots);
-    p.w_parts = for_w ? min(parts, divided(s.out_c, 4)) : 0;
-    p.w_channels = for_w ? divided(s.out_c, p.w_parts) : 0;
-    p.w_parts = for_w ? divided(s.out_c, p.w_channels) : 0;
-    p.x_channels = for_x ? min(WARPS, divided(s.in_c, parts)) : 0;
-    p.x_parts = for_x ? divided(s.in_c, p.x_channels) : 0;
+    p.w_parts = for_w ? min(parts, sh_ceil_div(s.out_c, 4)) : 0;
+    p.w_channels = for_w ? sh_ceil_div(s.out_c, p.w_parts) : 0;
+    p.w_parts = for_w ? sh_ceil_div(s.out_c, p.w_channels) : 0;
+    p.x_channels = for_x ? min(WARPS, sh_ceil_div(s.in_c, parts)) : 0;
+    p.x_parts = for_x ? sh_ceil_div(s.in_c, p.x_channels) : 0;
     p.x_shares = for_x ? WARPS / p.x_channels : 0;
     p.listed = for_x ? s.out_c : p.w_channels;
     while (p.listed > 1 && plan_bytes(s, p) > SH_SHARED_MOST) {
-        p.listed = divided(p.listed, 2);
+        p.listed = sh_ceil_div(p.listed, 2);
     }
-    p.by_chunks = sh_divisor_of(divided(s.windows, 32));
-    p.by_tasks = sh_divisor_of(divided(s.in_c, ct));
+    p.by_chunks = sh_divisor_of(sh_ceil_div(s.windows, 32));
+    p.by_tasks = sh_divisor_of(sh_ceil_div(s.in_c, ct));
     p.sums = (int64_t)s.out_c * (s.in_c * s.kernel * s.kernel + 1);
     return p;
 }

@@ -144,11 +144,6 @@ static shoal_err two_of(sh_exec *exec, int op, const sh_view *out, const sh_view
 
 /* ---- the kernels, and which op exists for which dtype ---- */
 
-static bool is_float(shoal_dtype dtype)
-{
-    return dtype == SHOAL_F32 || dtype == SHOAL_F64;
-}
-
 static bool is_integer(shoal_dtype dtype)
 {
     return dtype == SHOAL_I64 || dtype == SHOAL_I32 || dtype == SHOAL_U8;
@@ -156,9 +151,9 @@ static bool is_integer(shoal_dtype dtype)
 
 static shoal_err unary(sh_exec *exec, sh_unary_op op, const sh_view *out, const sh_view *a)
 {
-    bool exists = is_float(a->dtype)     ? op < SH_UNARY_NOT
-                  : is_integer(a->dtype) ? op <= SH_UNARY_RELU || op == SH_UNARY_NOT
-                                         : a->dtype == SHOAL_B8 && op == SH_UNARY_NOT;
+    bool exists = sh_dtype_is_wide_float(a->dtype) ? op < SH_UNARY_NOT
+                  : is_integer(a->dtype)           ? op <= SH_UNARY_RELU || op == SH_UNARY_NOT
+                                                   : a->dtype == SHOAL_B8 && op == SH_UNARY_NOT;
     if ((unsigned)op >= SH_UNARY_OPS || out->dtype != a->dtype || !exists) {
         return no_such("unary", op, a->dtype);
     }
@@ -176,12 +171,12 @@ static int64_t saturated(shoal_dtype dtype, int64_t x)
 static shoal_err scalar(sh_exec *exec, sh_scalar_op op, const sh_view *out, const sh_view *a, sh_scalar x, sh_scalar y)
 {
     bool everywhere = op == SH_SCALAR_ADD || op == SH_SCALAR_MUL || op == SH_SCALAR_CLAMP;
-    bool exists = is_float(a->dtype) || (is_integer(a->dtype) && everywhere);
+    bool exists = sh_dtype_is_wide_float(a->dtype) || (is_integer(a->dtype) && everywhere);
     if ((unsigned)op >= SH_SCALAR_OPS || out->dtype != a->dtype || !exists) {
         return no_such("scalar", op, a->dtype);
     }
     if (op == SH_SCALAR_CLAMP) {
-        if (is_float(a->dtype) && (x.f != x.f || y.f != y.f)) {
+        if (sh_dtype_is_wide_float(a->dtype) && (x.f != x.f || y.f != y.f)) {
             return fill(exec, out, sh_scalar_float(NAN));
         }
         x.i = saturated(a->dtype, x.i);
@@ -197,7 +192,9 @@ static bool binary_exists(sh_binary_op op, shoal_dtype dtype)
 {
     bool bits = op == SH_BINARY_AND || op == SH_BINARY_OR || op == SH_BINARY_XOR;
     bool order = op == SH_BINARY_MAX || op == SH_BINARY_MIN || sh_binary_is_comparison(op);
-    return is_float(dtype) ? !bits : is_integer(dtype) ? op != SH_BINARY_POW : dtype == SHOAL_B8 && (bits || order);
+    return sh_dtype_is_wide_float(dtype) ? !bits
+           : is_integer(dtype)           ? op != SH_BINARY_POW
+                                         : dtype == SHOAL_B8 && (bits || order);
 }
 
 static shoal_err binary(sh_exec *exec, sh_binary_op op, const sh_view *out, const sh_view *a, const sh_view *b)
@@ -212,7 +209,8 @@ static shoal_err binary(sh_exec *exec, sh_binary_op op, const sh_view *out, cons
 static shoal_err grad(sh_exec *exec, sh_grad_op op, const sh_view *out, const sh_view *g, const sh_view *saved,
                       double p, double q)
 {
-    if ((unsigned)op >= SH_GRAD_OPS || g->dtype != saved->dtype || out->dtype != g->dtype || !is_float(g->dtype)) {
+    if ((unsigned)op >= SH_GRAD_OPS || g->dtype != saved->dtype || out->dtype != g->dtype ||
+        !sh_dtype_is_wide_float(g->dtype)) {
         return no_such("gradient", op, g->dtype);
     }
     int which = op == SH_GRAD_POW && p == 2   ? TWO_GRAD + SH_GRAD_SQUARE
@@ -223,7 +221,7 @@ static shoal_err grad(sh_exec *exec, sh_grad_op op, const sh_view *out, const sh
 
 static shoal_err axpy(sh_exec *exec, const sh_view *out, const sh_view *a, sh_scalar alpha)
 {
-    if (out->dtype != a->dtype || (!is_float(a->dtype) && !is_integer(a->dtype))) {
+    if (out->dtype != a->dtype || (!sh_dtype_is_wide_float(a->dtype) && !is_integer(a->dtype))) {
         return no_such("axpy", 0, a->dtype);
     }
     return two_of(exec, TWO_AXPY, out, out, a, alpha, alpha);

@@ -44,10 +44,16 @@ static inline shoal_err sh_allow_shared(const char *what, K *kernel, size_t byte
     return err;
 }
 
+/* a / b, rounded up, for positive integers. */
+template <typename A, typename B> static inline auto sh_ceil_div(A a, B b)
+{
+    return (a + b - 1) / b;
+}
+
 /* Blocks for n elements, at most `most`: kernels go on in strides of the grid. */
 static inline unsigned sh_blocks(int64_t n, int threads, unsigned most)
 {
-    int64_t blocks = (n + threads - 1) / threads;
+    int64_t blocks = sh_ceil_div(n, threads);
     return blocks < 1 ? 1u : blocks < (int64_t)most ? (unsigned)blocks : most;
 }
 

@@ -69,7 +69,7 @@ template <typename T> shoal_err run_general(sh_exec *exec, const sh_matmul_args 
 
 shoal_err matmul(sh_exec *exec, const sh_matmul_args *g)
 {
-    const bool is_float = g->dtype == SHOAL_F32 || g->dtype == SHOAL_F64;
+    const bool is_float = sh_dtype_is_wide_float(g->dtype);
     if (!is_float && g->dtype != SHOAL_I64 && g->dtype != SHOAL_I32) {
         return sh_cuda_the_host->fail(SHOAL_EINVAL, "matmul does not support %s", shoal_dtype_name(g->dtype));
     }

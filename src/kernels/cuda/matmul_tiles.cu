@@ -157,11 +157,6 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-int64_t divided(int64_t a, int64_t b)
-{
-    return (a + b - 1) / b;
-}
-
 /* Whether four elements along the step of 1 can be loaded as one, in every row and batch. */
 bool aligned(const void *data, int64_t step, int64_t batch_step)
 {
@@ -178,11 +173,11 @@ bool sh_matmul_tiles_fit(const sh_matmul_args *g)
 
 shoal_err sh_matmul_tiles(sh_exec *exec, const sh_matmul_args *g)
 {
-    const int64_t rows = divided(g->m, SIDE), columns = divided(g->n, SIDE);
+    const int64_t rows = sh_ceil_div(g->m, SIDE), columns = sh_ceil_div(g->n, SIDE);
     const int64_t wanted = g->batch > 1 ? 1 : 2 * SH_MULTIPROCESSORS / (rows * columns), most = g->k / (2 * DEPTH);
     int64_t parts = wanted < most ? wanted : most;
-    const int64_t part = parts > 1 ? divided(divided(g->k, parts), DEPTH) * DEPTH : g->k;
-    parts = divided(g->k, part);
+    const int64_t part = parts > 1 ? sh_ceil_div(sh_ceil_div(g->k, parts), DEPTH) * DEPTH : g->k;
+    parts = sh_ceil_div(g->k, part);
     float *sums = nullptr;
     if (parts > 1) {
         sums = (float *)sh_cuda_the_host->scratch(exec, sizeof(float) * (size_t)(g->m * g->n * parts));

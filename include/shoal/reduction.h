@@ -1,0 +1,12 @@
+/* How a loss combines the losses of a batch. */
+#ifndef SHOAL_REDUCTION_H
+#define SHOAL_REDUCTION_H
+
+/* How a loss combines the losses of the elements or samples: their mean, their sum, or not at all. */
+typedef enum shoal_reduction {
+    SHOAL_MEAN,
+    SHOAL_SUM,
+    SHOAL_NONE,
+} shoal_reduction;
+
+#endif
