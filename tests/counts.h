@@ -53,4 +53,16 @@ static inline void expect_same_counts(const char *things, counts few, counts man
     ck_assert(few.mappings == 1 && many.mappings == 1 && few_child.mappings == 2 && many_child.mappings == 2);
 }
 
+/* Asserts that the last error text names the size asked for, and what is left of the heap. */
+static inline void ck_words(size_t asked)
+{
+    char number[32];
+    const char *text = shoal_last_error_text();
+    snprintf(number, sizeof number, "%zu", asked);
+    ck_assert_msg(strstr(text, number) != NULL, "the size asked, %s, is not in '%s'", number, text);
+    shoal_world_info i = sh_test_world();
+    snprintf(number, sizeof number, "%llu", (unsigned long long)(i.heap_limit - i.heap_used));
+    ck_assert_msg(strstr(text, number) != NULL, "the size left, %s, is not in '%s'", number, text);
+}
+
 #endif

@@ -12,17 +12,10 @@
 
 #define LIMITED (32u << 20) /* a heap that is soon full */
 
-static shoal_world_info info(void)
-{
-    shoal_world_info i;
-    ck_assert_ok(shoal_world_info_get(&i));
-    return i;
-}
-
 static void limited_world(uint64_t bytes)
 {
     ck_assert_ok(shoal_world_create(&(shoal_world_options){.heap_limit = bytes}));
-    ck_assert_uint_eq(info().heap_limit, bytes);
+    ck_assert_uint_eq(sh_test_world().heap_limit, bytes);
 }
 
 /* Blocks of one size, made until the heap is full; each contains its number. */
@@ -75,17 +68,6 @@ static void pile_release(pile *p)
 
 /* ---- B14 ---- */
 
-static void ck_words(size_t asked)
-{
-    char number[32];
-    const char *text = shoal_last_error_text();
-    snprintf(number, sizeof number, "%zu", asked);
-    ck_assert_msg(strstr(text, number) != NULL, "the size asked, %s, is not in '%s'", number, text);
-    shoal_world_info i = info();
-    snprintf(number, sizeof number, "%llu", (unsigned long long)(i.heap_limit - i.heap_used));
-    ck_assert_msg(strstr(text, number) != NULL, "the size left, %s, is not in '%s'", number, text);
-}
-
 START_TEST(b14_a_full_heap_says_so_and_goes_on)
 {
     static const size_t sizes[] = {64, 3000, 40000, 1u << 20, 5u << 20};
@@ -102,7 +84,7 @@ START_TEST(b14_a_full_heap_says_so_and_goes_on)
         size_t n = 0;
         ck_assert_err(pile_up(&p, size, SIZE_MAX), SHOAL_ENOMEM);
         ck_words(size);
-        ck_assert_uint_le(info().heap_used, LIMITED);
+        ck_assert_uint_le(sh_test_world().heap_used, LIMITED);
         ck_assert_uint_ge(p.count * size, LIMITED / 2); /* the heap's own data take less than half */
         pile_check(&p, size);
         ck_assert_ok(shoal_queue_get_bytes(q, buffer, sizeof buffer, LIMIT, &n)); /* existing objects still work */
@@ -157,7 +139,7 @@ START_TEST(b14_requests_that_cannot_be_met_leave_no_trace)
                                    SIZE_MAX / 2,    SIZE_MAX - 4095,       SIZE_MAX};
     ck_assert_ok(shoal_world_create(&(shoal_world_options){.heap_limit = 100u << 20}));
     shoal_block_release(NULL);
-    uint64_t used = info().heap_used;
+    uint64_t used = sh_test_world().heap_used;
     for (int round = 0; round < 30; round++) {
         for (size_t i = 0; i < sizeof sizes / sizeof sizes[0]; i++) {
             shoal_block *b = NULL;
@@ -165,9 +147,9 @@ START_TEST(b14_requests_that_cannot_be_met_leave_no_trace)
             ck_assert_err(shoal_block_create_zeroed(sizes[i], &b), SHOAL_ENOMEM);
             ck_assert_ptr_null(b);
         }
-        ck_assert_uint_eq(info().blocks_live, 0);
+        ck_assert_uint_eq(sh_test_world().blocks_live, 0);
     }
-    ck_assert_uint_lt(info().heap_used, used + (1u << 20));
+    ck_assert_uint_lt(sh_test_world().heap_used, used + (1u << 20));
 }
 END_TEST
 
@@ -186,7 +168,7 @@ START_TEST(b14_a_limit_from_the_environment)
     ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "SHOAL_SPIN_NS=abc"));
     unsetenv("SHOAL_SPIN_NS");
     ck_assert_err(shoal_block_create(49u << 20, &b), SHOAL_ENOMEM);
-    ck_assert_uint_eq(info().heap_limit, 48u << 20);
+    ck_assert_uint_eq(sh_test_world().heap_limit, 48u << 20);
     ck_assert_ok(shoal_block_create(40u << 20, &b));
     shoal_release(b);
 }
@@ -210,7 +192,7 @@ START_TEST(b14_a_limit_of_file_sizes)
     }
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &(struct rlimit){512u << 20, limit.rlim_max}), 0);
     ck_assert_ok(shoal_block_create(1, &b));
-    ck_assert_uint_eq(info().reserved, 512u << 20);
+    ck_assert_uint_eq(sh_test_world().reserved, 512u << 20);
     ck_assert_int_eq(setrlimit(RLIMIT_FSIZE, &limit), 0);
     shoal_release(b);
 }
@@ -226,22 +208,22 @@ START_TEST(b14_a_large_block_is_given_back)
         shoal_block *b;
         ck_assert_ok(shoal_block_create((size_t)LARGE * MIB, &b));
         memset(shoal_block_data(b), round, (size_t)LARGE * MIB);
-        ck_assert_uint_ge(info().heap_used, (uint64_t)LARGE * MIB);
+        ck_assert_uint_ge(sh_test_world().heap_used, (uint64_t)LARGE * MIB);
         shoal_release(b);
-        ck_assert_uint_lt(info().heap_used, (uint64_t)LARGE / 2 * MIB);
+        ck_assert_uint_lt(sh_test_world().heap_used, (uint64_t)LARGE / 2 * MIB);
     }
     pile p = {0};
     ck_assert_ok(pile_up(&p, 3 * MIB, 100));
-    uint64_t full = info().heap_used;
+    uint64_t full = sh_test_world().heap_used;
     pile_release(&p);
     ck_assert_ok(shoal_world_trim());
-    ck_assert_uint_lt(info().heap_used + (uint64_t)290 * MIB, full);
+    ck_assert_uint_lt(sh_test_world().heap_used + (uint64_t)290 * MIB, full);
     ck_assert_ok(pile_up(&p, 1000, 100000));
     pile_check(&p, 1000);
-    full = info().heap_used;
+    full = sh_test_world().heap_used;
     pile_release(&p);
     ck_assert_ok(shoal_world_trim());
-    ck_assert_uint_lt(info().heap_used + (uint64_t)80 * MIB, full);
+    ck_assert_uint_lt(sh_test_world().heap_used + (uint64_t)80 * MIB, full);
     ck_assert_ok(pile_up(&p, 1000, 100000)); /* and returns */
     pile_check(&p, 1000);
     pile_release(&p);
@@ -288,8 +270,8 @@ START_TEST(b12_a_million_live_blocks)
     double many = ns_of_allocations();
     printf("%zu live blocks: create and release %.0f ns; with none %.0f ns\n", n, many, few);
     pile_check(&p, 200);
-    ck_assert_uint_eq(info().blocks_live, n);
-    ck_assert_uint_eq(info().bytes_live, n * 200);
+    ck_assert_uint_eq(sh_test_world().blocks_live, n);
+    ck_assert_uint_eq(sh_test_world().bytes_live, n * 200);
     pile_release(&p);
 }
 END_TEST
@@ -472,7 +454,7 @@ START_TEST(b12_blocks_in_a_chain_of_three_add_up_and_all_memory_returns)
     for (int i = 0; i < LINKS; i++) {
         p[i] = start(_i, i, pass_on, shoal_map("in", q[i], "out", q[i + 1]));
     }
-    uint64_t live = info().blocks_live;
+    uint64_t live = sh_test_world().blocks_live;
     for (int64_t put = 0, got = 0; got < n;) {
         shoal_block *b;
         if (put < n && put - got < 150) {
@@ -491,8 +473,8 @@ START_TEST(b12_blocks_in_a_chain_of_three_add_up_and_all_memory_returns)
     finish(p[0]);
     shoal_queue_close(q[1]);
     finish(p[1]);
-    ck_assert_uint_le(info().blocks_live, live);
-    ck_assert_uint_lt(info().heap_used, 32u << 20);
+    ck_assert_uint_le(sh_test_world().blocks_live, live);
+    ck_assert_uint_lt(sh_test_world().heap_used, 32u << 20);
     for (int i = 0; i <= LINKS; i++) {
         shoal_release(q[i]);
     }

@@ -6,13 +6,6 @@
 #include <pthread.h>
 #include <stdlib.h>
 
-static uint64_t blocks_live(void)
-{
-    shoal_world_info info;
-    ck_assert_ok(shoal_world_info_get(&info));
-    return info.blocks_live;
-}
-
 /* ---- rule 1: a call that takes a value consumes it ---- */
 
 static shoal_err give_back(const shoal_value *arg, shoal_value **out_result)
@@ -44,7 +37,7 @@ START_TEST(a_failed_call_consumes_its_value)
     ck_assert_ok(shoal_pool_create(&(shoal_pool_options){.workers = 1}, &pool));
     shoal_pool_close(pool);
     ck_assert_ok(shoal_pool_join(pool, LIMIT));
-    uint64_t before = blocks_live();
+    uint64_t before = sh_test_world().blocks_live;
     for (int call = 0; call < 14; call++) {
         shoal_block *block;
         ck_assert_ok(shoal_block_create(100, &block));
@@ -65,7 +58,7 @@ START_TEST(a_failed_call_consumes_its_value)
             ck_assert_err(shoal_pool_map(pool, give_back, v, 0, &got), call % 2 == 0 ? SHOAL_ETYPE : SHOAL_ECLOSED);
             break;
         }
-        ck_assert_msg(blocks_live() == before, "call %d leaks its value", call / 2);
+        ck_assert_msg(sh_test_world().blocks_live == before, "call %d leaks its value", call / 2);
     }
     shoal_pool_destroy(pool);
     shoal_release(a);

@@ -96,19 +96,12 @@ static const char *own_name(void)
     return name;
 }
 
-static shoal_world_info info(void)
-{
-    shoal_world_info i;
-    ck_assert_ok(shoal_world_info_get(&i));
-    return i;
-}
-
 /* ---- tests ---- */
 
 START_TEST(an_unrelated_process_of_the_same_user_joins_by_name)
 {
     ck_assert_ok(shoal_world_create(&(shoal_world_options){.name = own_name()}));
-    ck_assert_str_eq(info().name, own_name());
+    ck_assert_str_eq(sh_test_world().name, own_name());
     for (int round = 0; round < 10; round++) {
         joiner j[2];
         bool by_kill = round % 2 == 1;
@@ -118,8 +111,8 @@ START_TEST(an_unrelated_process_of_the_same_user_joins_by_name)
             ck_assert_str_eq(j[i].name, own_name());
             ck_assert_uint_eq(j[i].processes, 2u + (unsigned)i);
         }
-        ck_assert_uint_eq(info().processes, 3);
-        ck_assert_uint_eq(info().blocks_live, 10);
+        ck_assert_uint_eq(sh_test_world().processes, 3);
+        ck_assert_uint_eq(sh_test_world().blocks_live, 10);
         sh_assert_audit("with two that joined");
         for (int i = 0; i < 2; i++) {
             joiner_end(&j[i], by_kill, 0);
@@ -127,8 +120,8 @@ START_TEST(an_unrelated_process_of_the_same_user_joins_by_name)
         uint32_t recovered = 9;
         ck_assert_ok(shoal_world_sweep(&recovered));
         ck_assert_uint_eq(recovered, by_kill ? 2 : 0);
-        ck_assert_uint_eq(info().processes, 1);
-        ck_assert_uint_eq(info().blocks_live, 0); /* nothing of them remains */
+        ck_assert_uint_eq(sh_test_world().processes, 1);
+        ck_assert_uint_eq(sh_test_world().blocks_live, 0); /* nothing of them remains */
     }
 }
 END_TEST
@@ -145,8 +138,8 @@ START_TEST(a_world_lives_as_long_as_its_last_member)
     joiner_end(&first, true, 0);
     ck_assert_ok(shoal_world_join(own_name()));
     ck_assert_ok(shoal_world_sweep(NULL));
-    ck_assert_uint_eq(info().processes, 2);
-    ck_assert_uint_eq(info().blocks_live, 5);
+    ck_assert_uint_eq(sh_test_world().processes, 2);
+    ck_assert_uint_eq(sh_test_world().blocks_live, 5);
     joiner_end(&second, false, 0);
     shoal_world_leave();
     ck_assert_err(shoal_world_join(own_name()), SHOAL_ENOENT);
@@ -169,7 +162,7 @@ START_TEST(names_that_are_none)
     }
     longest[SHOAL_NAME_MAX] = 0;
     ck_assert_ok(shoal_world_create(&(shoal_world_options){.name = longest}));
-    ck_assert_str_eq(info().name, longest);
+    ck_assert_str_eq(sh_test_world().name, longest);
     ck_assert_err(shoal_world_create(NULL), SHOAL_ESTATE);
     ck_assert_err(shoal_world_join(longest), SHOAL_ESTATE);
     joiner j;
@@ -238,7 +231,7 @@ START_TEST(b62_another_user_cannot_join)
     close(go);
     ck_assert_int_eq(waitpid(pid, &status, 0), pid);
     ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 0, "the stranger: status %x", (unsigned)status);
-    ck_assert_uint_eq(info().processes, 1);
+    ck_assert_uint_eq(sh_test_world().processes, 1);
 }
 END_TEST
 
@@ -279,7 +272,7 @@ START_TEST(b62_f15_another_users_world_is_refused)
     close(own_fd[0]);
     close(own_fd[1]);
     ck_assert_ok(shoal_world_join(own_name()));
-    ck_assert_uint_eq(info().processes, 2);
+    ck_assert_uint_eq(sh_test_world().processes, 2);
     shoal_world_leave();
     ck_assert_int_eq(kill(own, SIGKILL), 0);
     ck_assert_int_eq(waitpid(own, NULL, 0), own);

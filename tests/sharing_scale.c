@@ -1,19 +1,12 @@
 /* Many tensors, and a full heap: B11, B12, B14. */
-#include "tests/harness/numbers.h"
 #include "tests/counts.h"
+#include "tests/harness/numbers.h"
 #include "tests/talk.h"
 
 #include <stdlib.h>
 
 #define LIMITED (32u << 20)       /* a heap that fills up quickly */
 #define ROUNDS (SH_SLOW ? 6 : 30) /* how often it is filled and emptied */
-
-static shoal_world_info info(void)
-{
-    shoal_world_info i;
-    ck_assert_ok(shoal_world_info_get(&i));
-    return i;
-}
 
 /* ---- B11 ---- */
 
@@ -72,10 +65,10 @@ START_TEST(b11_fresh_tensors_through_two_queues_use_their_blocks_again)
         hot(((float *)shoal_tensor_data(back))[0] == (float)n + 1);
         shoal_tensor_release(back);
         if (n == WARM) {
-            warm = info();
+            warm = sh_test_world();
         }
     }
-    shoal_world_info end = info();
+    shoal_world_info end = sh_test_world();
     printf("%d tensors sent and returned: %d different blocks, heap %llu and %llu KiB, live %llu and %llu\n", MESSAGES,
            all.count, (unsigned long long)warm.heap_used >> 10, (unsigned long long)end.heap_used >> 10,
            (unsigned long long)warm.blocks_live, (unsigned long long)end.blocks_live);
@@ -100,10 +93,10 @@ START_TEST(b11_a_tensor_that_goes_to_and_fro_makes_no_block)
         hot(shoal_tensor_data(back) == shoal_tensor_data(sent));
         shoal_tensor_release(n % 2 == 0 ? sent : back); /* each continues as the other */
         sent = n % 2 == 0 ? back : sent;
-        warm = n == WARM ? info().blocks_live : warm;
+        warm = n == WARM ? sh_test_world().blocks_live : warm;
     }
     ck_assert(((float *)shoal_tensor_data(sent))[0] == WARM + MESSAGES);
-    ck_assert_uint_eq(info().blocks_live, warm);
+    ck_assert_uint_eq(sh_test_world().blocks_live, warm);
     shoal_tensor_release(sent);
     talk_end(&t);
 }
@@ -174,7 +167,7 @@ START_TEST(b12_a_million_tensors_in_a_chain_add_up_and_all_memory_returns)
     for (int i = 0; i < LINKS; i++) {
         p[i] = talk_start(_i, i, add_one, shoal_map("in", q[i], "out", q[i + 1]));
     }
-    shoal_world_info before = info();
+    shoal_world_info before = sh_test_world();
     for (int64_t put = 0, got = 0; got < n;) {
         shoal_tensor *t;
         if (put < n && put - got < 150) {
@@ -197,7 +190,7 @@ START_TEST(b12_a_million_tensors_in_a_chain_add_up_and_all_memory_returns)
         shoal_queue_close(q[i]);
         finish(p[i]);
     }
-    shoal_world_info after = info();
+    shoal_world_info after = sh_test_world();
     ck_assert_uint_le(after.blocks_live, before.blocks_live);
     ck_assert_uint_lt(after.heap_used, before.heap_used + (4u << 20));
     for (int i = 0; i <= LINKS; i++) {
@@ -207,17 +200,6 @@ START_TEST(b12_a_million_tensors_in_a_chain_add_up_and_all_memory_returns)
 END_TEST
 
 /* ---- B14 ---- */
-
-static void ck_words(size_t asked)
-{
-    char number[32];
-    const char *text = shoal_last_error_text();
-    snprintf(number, sizeof number, "%zu", asked);
-    ck_assert_msg(strstr(text, number) != NULL, "the size asked, %s, is not in '%s'", number, text);
-    shoal_world_info i = info();
-    snprintf(number, sizeof number, "%llu", (unsigned long long)(i.heap_limit - i.heap_used));
-    ck_assert_msg(strstr(text, number) != NULL, "the size left, %s, is not in '%s'", number, text);
-}
 
 /* Shares tensors with that many rows until one no longer fits. */
 typedef struct pile {

@@ -166,6 +166,7 @@ START_TEST(stops_at_random)
     }
     uint32_t failed = sh_load_acquire(&b->failed);
     ck_assert_msg(failed == 0, "a call failed: %s", failed == 0 ? "" : shoal_err_name((shoal_err)(failed - 1)));
+    printf("%llu stops of workers\n", (unsigned long long)stops);
     check_sums(b, numbers);
     shoal_release(numbers);
     shoal_release(blocks);
@@ -195,6 +196,7 @@ START_TEST(receivers_stop_at_random)
             kill_resume(&stage);
         }
     }
+    printf("%llu stops of receivers\n", (unsigned long long)stops);
     kill_stage_end(&stage);
 }
 END_TEST

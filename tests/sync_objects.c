@@ -243,13 +243,6 @@ static shoal_err lock_and_tell(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-static uint64_t locks_repaired(void)
-{
-    shoal_world_info info;
-    ck_assert_ok(shoal_world_info_get(&info));
-    return info.locks_repaired;
-}
-
 static void b27_run(int method, int kind, bool killed, bool join_first)
 {
     enum { N = 3 };
@@ -258,7 +251,7 @@ static void b27_run(int method, int kind, bool killed, bool join_first)
     shoal_process *w[N];
     int dead = 0;
     ck_assert_ok(make_lock(kind, &lock));
-    uint64_t repaired = locks_repaired();
+    uint64_t repaired = sh_test_world().locks_repaired;
     shoal_process *p = start(method, killed ? 0 : 1, hold,
                              shoal_map("kind", kind, "lock", sh_value_object(lock), "told", told, "never", never));
     until_told(told);
@@ -288,7 +281,7 @@ static void b27_run(int method, int kind, bool killed, bool join_first)
         finish_as(p, killed ? SHOAL_KILLED : SHOAL_RETURNED, SIGKILL);
     }
     if (killed) {
-        ck_assert_uint_eq(locks_repaired(), repaired + 1);
+        ck_assert_uint_eq(sh_test_world().locks_repaired, repaired + 1);
     }
     sh_block_release(lock);
     shoal_release(told);

@@ -36,7 +36,7 @@ TOPICS = {
     "shoal_pool": ["pool"],
     "shoal_binding": ["binding", "interrupt", "message"],
     "shoal_tensor": ["tensor", "dtype", "device", "dlpack"],
-    "shoal_ops": ["ops"],
+    "shoal_ops": ["ops", "reduction"],
     "shoal_autograd": ["autograd"],
     "shoal_nn": ["nn", "optim"],
     "shoal_data": ["data", "file"],

@@ -36,12 +36,12 @@ SHOAL_MUST_USE shoal_err shoal_tensor_set_grad(shoal_tensor *t, shoal_tensor *gr
  * was computed from and that needs one. Frees the record. Errors: SHOAL_EINVAL if t is NULL (the text ends with the
  * failure that made it NULL) or has more than one element; SHOAL_ESTATE if nothing needs a gradient, after another
  * backward, or if a tensor that it needs was changed in place; SHOAL_ENOMEM. */
-shoal_err shoal_backward(shoal_tensor *t);
+SHOAL_MUST_USE shoal_err shoal_backward(shoal_tensor *t);
 
 /* Computes gradients like shoal_backward, but starts with a gradient of t's shape; NULL stands for 1 and needs a t
  * with one element. If keep is true, the record stays for another backward. Errors: those of shoal_backward;
  * SHOAL_EINVAL if the dtype or shape of grad differs from t's. */
-shoal_err shoal_backward_with(shoal_tensor *t, shoal_tensor *grad, bool keep);
+SHOAL_MUST_USE shoal_err shoal_backward_with(shoal_tensor *t, shoal_tensor *grad, bool keep);
 
 /* Returns a tensor over the same storage that is not part of the record and needs no gradient. It belongs to the
  * scope. Returns NULL for NULL. Errors: SHOAL_ENOMEM. */

@@ -60,8 +60,8 @@ shoal_err shoal_last_error(void);
 const char *shoal_last_error_text(void);
 
 /* Sets the last error of this thread, with a text in printf format, and returns err: return shoal_fail(SHOAL_EINVAL,
- * "no file %s", path). It is for functions that the program gives to the library: targets, tasks, and the callbacks
- * of data sets, modules and environments.
+ * "no file %s", path). The arguments may include shoal_last_error_text(). It is for functions that the program gives
+ * to the library: targets, tasks, and the callbacks of data sets, modules and environments.
  *
  * If a callback returns an error code without calling shoal_fail, or returns NULL (SHOAL_EINVAL), the library sets a
  * text that names the callback. SHOAL_END, SHOAL_ETIMEDOUT and SHOAL_EINTR have a meaning for the call that runs the

@@ -69,6 +69,11 @@ void shoal_tensor_release(shoal_tensor *t);
 shoal_dataset *shoal_dataset_retain(shoal_dataset *set);
 void shoal_dataset_release(shoal_dataset *set);
 
+/* The types of shared objects: SHOAL_HANDLES(X) is X(block) X(queue) and so on. What chooses by the type of a handle is
+ * made of this list, here and in value.h. */
+#define SHOAL_HANDLES(X)                                                                                               \
+    X(block) X(queue) X(pipe) X(lock) X(rlock) X(semaphore) X(condition) X(event) X(barrier) X(tensor) X(dataset)
+
 /* Add or drop a reference to a shared object of any type. They call the retain or release function for the type of x.
  * They do not compile for any other type, such as a value, a module or a void pointer. */
 #ifdef __cplusplus
@@ -82,33 +87,12 @@ void shoal_dataset_release(shoal_dataset *set);
     {                                                                                                                  \
         shoal_##type##_release(x);                                                                                     \
     }
-SHOAL_HANDLE_OVERLOADS(block)
-SHOAL_HANDLE_OVERLOADS(queue)
-SHOAL_HANDLE_OVERLOADS(pipe)
-SHOAL_HANDLE_OVERLOADS(lock)
-SHOAL_HANDLE_OVERLOADS(rlock)
-SHOAL_HANDLE_OVERLOADS(semaphore)
-SHOAL_HANDLE_OVERLOADS(condition)
-SHOAL_HANDLE_OVERLOADS(event)
-SHOAL_HANDLE_OVERLOADS(barrier)
-SHOAL_HANDLE_OVERLOADS(tensor)
-SHOAL_HANDLE_OVERLOADS(dataset)
+SHOAL_HANDLES(SHOAL_HANDLE_OVERLOADS)
 #undef SHOAL_HANDLE_OVERLOADS
 #else
-#define SHOAL_BY_HANDLE(call, x)                                                                                       \
-    _Generic((x), shoal_block *                                                                                        \
-             : shoal_block_##call, shoal_queue *                                                                       \
-             : shoal_queue_##call, shoal_pipe *                                                                        \
-             : shoal_pipe_##call, shoal_lock *                                                                         \
-             : shoal_lock_##call, shoal_rlock *                                                                        \
-             : shoal_rlock_##call, shoal_semaphore *                                                                   \
-             : shoal_semaphore_##call, shoal_condition *                                                               \
-             : shoal_condition_##call, shoal_event *                                                                   \
-             : shoal_event_##call, shoal_barrier *                                                                     \
-             : shoal_barrier_##call, shoal_tensor *                                                                    \
-             : shoal_tensor_##call, shoal_dataset *                                                                    \
-             : shoal_dataset_##call)(x)
-#define shoal_retain(x) SHOAL_BY_HANDLE(retain, x)
-#define shoal_release(x) SHOAL_BY_HANDLE(release, x)
+#define SHOAL_RETAIN_CASE(type) , shoal_##type * : shoal_##type##_retain
+#define SHOAL_RELEASE_CASE(type) , shoal_##type * : shoal_##type##_release
+#define shoal_retain(x) _Generic((x)SHOAL_HANDLES(SHOAL_RETAIN_CASE))(x)
+#define shoal_release(x) _Generic((x)SHOAL_HANDLES(SHOAL_RELEASE_CASE))(x)
 #endif
 #endif

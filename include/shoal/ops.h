@@ -33,6 +33,7 @@
 #ifndef SHOAL_OPS_H
 #define SHOAL_OPS_H
 
+#include <shoal/reduction.h>
 #include <shoal/tensor.h>
 
 #ifdef __cplusplus
@@ -232,13 +233,6 @@ shoal_tensor *shoal_conv2d_pool_relu(shoal_tensor *x, shoal_tensor *w, shoal_ten
  * SHOAL_EINVAL if the dim does not exist; SHOAL_ETYPE if it is not a tensor of floats; SHOAL_ENOMEM. */
 shoal_tensor *shoal_softmax(shoal_tensor *a, int dim);
 shoal_tensor *shoal_log_softmax(shoal_tensor *a, int dim);
-
-/* How a loss combines the losses of the elements or samples: their mean, their sum, or not at all. */
-typedef enum shoal_reduction {
-    SHOAL_MEAN,
-    SHOAL_SUM,
-    SHOAL_NONE,
-} shoal_reduction;
 
 /* Compute the loss of a classifier. nll_loss takes log-probabilities x [N, C, ...], cross_entropy takes logits. target
  * [N, ...] has i64 or i32 classes; targets of -100 are skipped. weight [C], for nll_loss_with, weighs the classes and

@@ -82,7 +82,7 @@ void shoal_optimizer_destroy(shoal_optimizer *optimizer);
 /* Takes one step of an optimiser: changes every parameter that has a gradient. The parameters count as changed in
  * place. Errors: SHOAL_ENOMEM if there is no memory for the state, at the first step; SHOAL_ETYPE if a parameter is
  * neither f32 nor f64. The parameters before the failure are then changed. */
-shoal_err shoal_optimizer_step(shoal_optimizer *optimizer);
+SHOAL_MUST_USE shoal_err shoal_optimizer_step(shoal_optimizer *optimizer);
 
 /* Zeroes the gradients of all parameters, for the next backward, like shoal_module_zero_grad. NULL is allowed. */
 void shoal_optimizer_zero_grad(shoal_optimizer *optimizer);

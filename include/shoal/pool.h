@@ -112,6 +112,68 @@ void shoal_pool_destroy(shoal_pool *pool);
 /* Returns how many workers were replaced because they died; 0 for NULL. Does not block. */
 uint64_t shoal_pool_losses(const shoal_pool *pool);
 
+/* ---- for bindings to other languages: pools whose workers the binding starts ----
+ *
+ * The binding makes the objects, starts its workers in its own way, and gives each the objects and a rank from 0. It
+ * submits tasks that its workers understand, receives the answers in the order in which they come, and reports each
+ * worker that has ended. The other calls refuse such a pool with SHOAL_EINVAL, except for shoal_pool_close,
+ * shoal_pool_terminate and shoal_pool_destroy, which end no worker: closing the tasks lets the workers end. */
+typedef struct shoal_pool_objects {
+    shoal_queue *tasks, *answers; /* without bound, and used by this pool only */
+    shoal_block *places;          /* zeroed; an uint32_t for each worker: not 0 once it has been ready for tasks */
+} shoal_pool_objects;
+
+/* Makes a pool of these objects, which it retains. retries: how often a task is run again after its worker ended. The
+ * caller owns the pool: shoal_pool_destroy. Does not block. Errors: SHOAL_EINVAL; SHOAL_ENOMEM. */
+SHOAL_MUST_USE shoal_err shoal_pool_create_on(const shoal_pool_objects *objects, int retries, shoal_pool **out_pool);
+
+/* Submits a task, for whichever worker takes it. job and index come back with its answer. more: another task follows at
+ * once, so the workers need not be woken yet. Consumes task, on success and on failure. Does not block. Thread-safe.
+ * Errors: SHOAL_ECLOSED; SHOAL_EINVAL; SHOAL_ENOMEM; SHOAL_EFORK. */
+SHOAL_MUST_USE shoal_err shoal_pool_submit(shoal_pool *pool, uint64_t job, uint64_t index, shoal_value *task,
+                                           bool more);
+
+/* Wakes workers for tasks that were submitted with `more`, if no other task follows after all. NULL is allowed. */
+void shoal_pool_wake(shoal_pool *pool);
+
+/* How a task ended. */
+typedef struct shoal_answer {
+    uint64_t job, index;
+    shoal_err err; /* of shoal_worker_answer; SHOAL_ECHILD: its worker ended; SHOAL_ENOMEM: no memory for the value */
+    shoal_value *value; /* of shoal_worker_answer or shoal_pool_lost; else a text or NULL. The caller owns it */
+} shoal_answer;
+
+/* Waits for the next answer, each of which comes once. Blocks at most for timeout; whatever else is put into the queue
+ * of answers ends the wait early. Thread-safe. Errors: SHOAL_ETIMEDOUT; SHOAL_ECLOSED if the queue of answers is closed
+ * and empty; SHOAL_EINVAL; SHOAL_EFORK; SHOAL_EINTR. */
+SHOAL_MUST_USE shoal_err shoal_pool_next(shoal_pool *pool, int64_t timeout, shoal_answer *out_answer);
+
+/* Reports that the worker of this rank has ended and was joined, before another one with this rank starts. If it had a
+ * task, another worker gets it, or it is answered with SHOAL_ECHILD and the reason. Consumes reason, on success and on
+ * failure. Sets the worker's place to 0. Does not block. Thread-safe. Errors: SHOAL_EINVAL; SHOAL_EFORK. */
+SHOAL_MUST_USE shoal_err shoal_pool_lost(shoal_pool *pool, int rank, shoal_value *reason);
+
+/* The worker's side, in the worker's process. One thread at a time uses a worker. */
+typedef struct shoal_worker shoal_worker;
+
+/* Makes the worker of this rank, which is ready for tasks now. Retains the objects. The caller owns it:
+ * shoal_worker_end. Errors: SHOAL_EINVAL; SHOAL_ENOMEM; SHOAL_EFORK. */
+SHOAL_MUST_USE shoal_err shoal_worker_begin(const shoal_pool_objects *objects, int rank, shoal_worker **out_worker);
+
+/* Takes the next task. The caller owns the value, and calls shoal_worker_answer before it takes another. Blocks at most
+ * for timeout. Errors: SHOAL_ETIMEDOUT; SHOAL_ECLOSED if the queue of tasks is closed and empty; SHOAL_ENOMEM (nothing
+ * is lost: the next call gets the same task); SHOAL_ESTATE if the last task was not answered; SHOAL_EINTR. */
+SHOAL_MUST_USE shoal_err shoal_worker_take(shoal_worker *worker, int64_t timeout, shoal_value **out_task);
+
+/* Answers the task: with its result, or if err is not SHOAL_OK, with an error and a value of any kind, NULL for the text
+ * of the last error. If there is no memory for the value, the answer is SHOAL_ENOMEM. Consumes value, on success and on
+ * failure. Does not block. Errors: SHOAL_ESTATE if there is no task; SHOAL_ENOMEM: this process must end now, and the
+ * pool finds the answer then. */
+SHOAL_MUST_USE shoal_err shoal_worker_answer(shoal_worker *worker, shoal_err err, shoal_value *value);
+
+/* Ends a worker in order: the pool does not look for a task of it. If it has one, the pool does. NULL is allowed. */
+void shoal_worker_end(shoal_worker *worker);
+
 #ifdef __cplusplus
 }
 #endif

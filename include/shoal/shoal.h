@@ -82,6 +82,7 @@
 #include <shoal/pool.h>
 #include <shoal/process.h>
 #include <shoal/queue.h>
+#include <shoal/reduction.h>
 #include <shoal/share.h>
 #include <shoal/sync.h>
 #include <shoal/tensor.h>

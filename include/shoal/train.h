@@ -260,6 +260,13 @@ SHOAL_MUST_USE shoal_err shoal_train_run(const shoal_train_options *options, sho
 SHOAL_MUST_USE shoal_err shoal_evaluate(shoal_module *module, shoal_dataset *set, double *out_loss,
                                         double *out_accuracy);
 
+/* Tests a model as shoal_evaluate does, and counts its confusion matrix: out_confusion[i * classes + j] is the number of
+ * samples of class i that the model took for class j. out_confusion has room for classes * classes numbers; out_loss and
+ * out_accuracy may be NULL. None of them changes on failure. Blocks until it is done. Errors: those of shoal_evaluate;
+ * SHOAL_EINVAL also if a class of the data set or of the model is not from 0 to classes - 1. */
+SHOAL_MUST_USE shoal_err shoal_evaluate_classes(shoal_module *module, shoal_dataset *set, int classes,
+                                                int64_t *out_confusion, double *out_loss, double *out_accuracy);
+
 #ifdef __cplusplus
 }
 #endif

@@ -250,122 +250,33 @@ const void *shoal_value_as_packed(const shoal_value *value, size_t *out_size);
 
 /* shoal_value_of, shoal_list and shoal_map, as in C below. Here true and false are bools, and a std::string is a
  * string. */
-inline shoal_value *shoal_value_of(char x)
-{
-    return shoal_value_int(x);
-}
-inline shoal_value *shoal_value_of(signed char x)
-{
-    return shoal_value_int(x);
-}
-inline shoal_value *shoal_value_of(unsigned char x)
-{
-    return shoal_value_int(x);
-}
-inline shoal_value *shoal_value_of(short x)
-{
-    return shoal_value_int(x);
-}
-inline shoal_value *shoal_value_of(unsigned short x)
-{
-    return shoal_value_int(x);
-}
-inline shoal_value *shoal_value_of(int x)
-{
-    return shoal_value_int(x);
-}
-inline shoal_value *shoal_value_of(unsigned x)
-{
-    return shoal_value_int(x);
-}
-inline shoal_value *shoal_value_of(long x)
-{
-    return shoal_value_int(x);
-}
-inline shoal_value *shoal_value_of(long long x)
-{
-    return shoal_value_int(x);
-}
-inline shoal_value *shoal_value_of(unsigned long x)
-{
-    return shoal_value_uint(x);
-}
-inline shoal_value *shoal_value_of(unsigned long long x)
-{
-    return shoal_value_uint(x);
-}
-inline shoal_value *shoal_value_of(float x)
-{
-    return shoal_value_float(x);
-}
-inline shoal_value *shoal_value_of(double x)
-{
-    return shoal_value_float(x);
-}
-inline shoal_value *shoal_value_of(const char *x)
-{
-    return shoal_value_string(x);
-}
-inline shoal_value *shoal_value_of(char *x)
-{
-    return shoal_value_string(x);
-}
-inline shoal_value *shoal_value_of(shoal_value *x)
-{
-    return x;
-}
-inline shoal_value *shoal_value_of(shoal_block *x)
-{
-    return shoal_value_block(x);
-}
-inline shoal_value *shoal_value_of(shoal_queue *x)
-{
-    return shoal_value_queue(x);
-}
-inline shoal_value *shoal_value_of(shoal_pipe *x)
-{
-    return shoal_value_pipe(x);
-}
-inline shoal_value *shoal_value_of(shoal_lock *x)
-{
-    return shoal_value_lock(x);
-}
-inline shoal_value *shoal_value_of(shoal_rlock *x)
-{
-    return shoal_value_rlock(x);
-}
-inline shoal_value *shoal_value_of(shoal_semaphore *x)
-{
-    return shoal_value_semaphore(x);
-}
-inline shoal_value *shoal_value_of(shoal_condition *x)
-{
-    return shoal_value_condition(x);
-}
-inline shoal_value *shoal_value_of(shoal_event *x)
-{
-    return shoal_value_event(x);
-}
-inline shoal_value *shoal_value_of(shoal_barrier *x)
-{
-    return shoal_value_barrier(x);
-}
-inline shoal_value *shoal_value_of(shoal_tensor *x)
-{
-    return shoal_value_tensor(x);
-}
-inline shoal_value *shoal_value_of(shoal_sparse *x)
-{
-    return shoal_value_sparse(x);
-}
-inline shoal_value *shoal_value_of(shoal_module *x)
-{
-    return shoal_value_module(x);
-}
-inline shoal_value *shoal_value_of(shoal_dataset *x)
-{
-    return shoal_value_dataset(x);
-}
+#define SHOAL_VALUE_OVERLOAD(type, make)                                                                               \
+    inline shoal_value *shoal_value_of(type x)                                                                         \
+    {                                                                                                                  \
+        return make(x);                                                                                                \
+    }
+#define SHOAL_VALUE_OF_HANDLE(type) SHOAL_VALUE_OVERLOAD(shoal_##type *, shoal_value_##type)
+SHOAL_VALUE_OVERLOAD(char, shoal_value_int)
+SHOAL_VALUE_OVERLOAD(signed char, shoal_value_int)
+SHOAL_VALUE_OVERLOAD(unsigned char, shoal_value_int)
+SHOAL_VALUE_OVERLOAD(short, shoal_value_int)
+SHOAL_VALUE_OVERLOAD(unsigned short, shoal_value_int)
+SHOAL_VALUE_OVERLOAD(int, shoal_value_int)
+SHOAL_VALUE_OVERLOAD(unsigned, shoal_value_int)
+SHOAL_VALUE_OVERLOAD(long, shoal_value_int)
+SHOAL_VALUE_OVERLOAD(long long, shoal_value_int)
+SHOAL_VALUE_OVERLOAD(unsigned long, shoal_value_uint)
+SHOAL_VALUE_OVERLOAD(unsigned long long, shoal_value_uint)
+SHOAL_VALUE_OVERLOAD(float, shoal_value_float)
+SHOAL_VALUE_OVERLOAD(double, shoal_value_float)
+SHOAL_VALUE_OVERLOAD(const char *, shoal_value_string)
+SHOAL_VALUE_OVERLOAD(char *, shoal_value_string)
+SHOAL_VALUE_OVERLOAD(shoal_value *, static_cast<shoal_value *>)
+SHOAL_HANDLES(SHOAL_VALUE_OF_HANDLE)
+SHOAL_VALUE_OF_HANDLE(sparse)
+SHOAL_VALUE_OF_HANDLE(module)
+#undef SHOAL_VALUE_OF_HANDLE
+#undef SHOAL_VALUE_OVERLOAD
 
 /* A template, because every pointer would convert to a plain bool parameter. */
 template <class Bool, std::enable_if_t<std::is_same<Bool, bool>::value, int> = 0> shoal_value *shoal_value_of(Bool x)
@@ -424,6 +335,7 @@ static inline shoal_value *shoal_value_identity(shoal_value *v)
     return v;
 }
 
+#define SHOAL_VALUE_CASE(type) , shoal_##type * : shoal_value_##type
 #define shoal_value_of(x)                                                                                              \
     _Generic((x),                                                                                                      \
         _Bool: shoal_value_bool,                                                                                       \
@@ -442,20 +354,8 @@ static inline shoal_value *shoal_value_identity(shoal_value *v)
         double: shoal_value_float,                                                                                     \
         char *: shoal_value_string,                                                                                    \
         const char *: shoal_value_string,                                                                              \
-        shoal_value *: shoal_value_identity,                                                                           \
-        shoal_block *: shoal_value_block, \
-        shoal_queue *: shoal_value_queue, \
-        shoal_pipe *: shoal_value_pipe, \
-        shoal_lock *: shoal_value_lock, \
-        shoal_rlock *: shoal_value_rlock, \
-        shoal_semaphore *: shoal_value_semaphore, \
-        shoal_condition *: shoal_value_condition, \
-        shoal_event *: shoal_value_event, \
-        shoal_barrier *: shoal_value_barrier, \
-        shoal_tensor *: shoal_value_tensor,                                                                            \
-        shoal_sparse *: shoal_value_sparse,                                                                            \
-        shoal_module *: shoal_value_module,                                                                            \
-        shoal_dataset *: shoal_value_dataset)(x)
+        shoal_value *: shoal_value_identity                                                                            \
+        SHOAL_HANDLES(SHOAL_VALUE_CASE) SHOAL_VALUE_CASE(sparse) SHOAL_VALUE_CASE(module))(x)
 
 #define SHOAL_CAT_(a, b) a##b
 #define SHOAL_CAT(a, b) SHOAL_CAT_(a, b)

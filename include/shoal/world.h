@@ -43,7 +43,7 @@ extern "C" {
  * privileges when it is executed (setuid, setgid, file capabilities) cannot trust its role: it writes a log line and
  * exits with 126. argc and argv are reserved: they are not used now, and may be NULL. Errors: SHOAL_EINVAL if someone
  * else set the environment variable SHOAL_CHILD, which the library sets for its children. */
-shoal_err shoal_init(int *argc, char ***argv);
+SHOAL_MUST_USE shoal_err shoal_init(int *argc, char ***argv);
 
 /* Options of shoal_world_create. Zero is the default of each. */
 typedef struct shoal_world_options {

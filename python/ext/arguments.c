@@ -3,25 +3,45 @@
 
 #include <string.h>
 
-static int take_keyword(const char *method, PyObject *name, PyObject *value, const char *const *names, Py_ssize_t count,
-                        PyObject **out_values)
+/* Returns the number of the argument with that name; -1 if there is none, -2 and an exception on failure. */
+static Py_ssize_t find_name(PyObject *name, ext_name *names, Py_ssize_t count)
 {
     for (Py_ssize_t i = 0; i < count; i++) {
-        if (PyUnicode_CompareWithASCIIString(name, names[i]) == 0) {
-            if (out_values[i] != NULL) {
-                PyErr_Format(PyExc_TypeError, "%s() got multiple values for argument '%s'", method, names[i]);
-                return -1;
-            }
-            out_values[i] = value;
-            return 0;
+        if (names[i].interned == NULL && (names[i].interned = PyUnicode_InternFromString(names[i].text)) == NULL) {
+            return -2;
+        }
+        if (names[i].interned == name) {
+            return i;
         }
     }
-    PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument %R", method, name);
+    for (Py_ssize_t i = 0; i < count; i++) { /* a name that the program computed: f(**{...}) */
+        if (PyUnicode_CompareWithASCIIString(name, names[i].text) == 0) {
+            return i;
+        }
+    }
     return -1;
 }
 
-int ext_arguments(const char *method, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
-                  const char *const *names, Py_ssize_t count, Py_ssize_t required, PyObject **out_values)
+static int take_keyword(const char *method, PyObject *name, PyObject *value, ext_name *names, Py_ssize_t count,
+                        PyObject **out_values)
+{
+    Py_ssize_t i = find_name(name, names, count);
+    if (i < 0) {
+        if (i == -1) {
+            PyErr_Format(PyExc_TypeError, "%s() got an unexpected keyword argument %R", method, name);
+        }
+        return -1;
+    }
+    if (out_values[i] != NULL) {
+        PyErr_Format(PyExc_TypeError, "%s() got multiple values for argument '%s'", method, names[i].text);
+        return -1;
+    }
+    out_values[i] = value;
+    return 0;
+}
+
+int ext_arguments(const char *method, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, ext_name *names,
+                  Py_ssize_t count, Py_ssize_t required, PyObject **out_values)
 {
     if (nargs > count) {
         PyErr_Format(PyExc_TypeError, "%s() takes at most %zd arguments (%zd given)", method, count, nargs);
@@ -38,7 +58,7 @@ int ext_arguments(const char *method, PyObject *const *args, Py_ssize_t nargs, P
     }
     for (Py_ssize_t i = 0; i < required; i++) {
         if (out_values[i] == NULL) {
-            PyErr_Format(PyExc_TypeError, "%s() missing required argument '%s'", method, names[i]);
+            PyErr_Format(PyExc_TypeError, "%s() missing required argument '%s'", method, names[i].text);
             return -1;
         }
     }
@@ -47,7 +67,7 @@ int ext_arguments(const char *method, PyObject *const *args, Py_ssize_t nargs, P
 
 int ext_block_and_timeout(PyObject *block, PyObject *timeout, int64_t *out_timeout)
 {
-    int wait = block == NULL ? 1 : PyObject_IsTrue(block);
+    int wait = block == NULL || Py_IsTrue(block) ? 1 : Py_IsFalse(block) ? 0 : PyObject_IsTrue(block);
     if (wait < 0) {
         return -1;
     }

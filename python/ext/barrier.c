@@ -60,7 +60,7 @@ static PyObject *wait_once(barrier_object *self, int64_t timeout)
 
 static PyObject *barrier_wait(PyObject *obj, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    static const char *const names[] = {"timeout"};
+    static ext_name names[] = {EXT_NAME("timeout")};
     barrier_object *self = (barrier_object *)obj;
     PyObject *timeout;
     int64_t limit;

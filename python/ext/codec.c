@@ -2,7 +2,7 @@
  *
  * Frequent types take a short way: None, bool, int, float, str, bytes, shared objects, numpy arrays and torch tensors,
  * and lists, tuples and dicts of such things. C programs read these as plain values. Containers with plain members only
- * are written and read without values in between (packed.c). Everything else is pickled, by the functions that
+ * are written and read without values in between (packed.c, unpack.c). Everything else is pickled, by the functions that
  * shoal.multiprocessing.reduction registers.
  *
  * What a value cannot say by itself is said by foreign values with a tag:
@@ -477,7 +477,8 @@ int ext_add_codec(PyObject *module)
         {"set_unpickle_allowed", set_unpickle_allowed, METH_O, "Whether received pickles may be loaded."},
         {NULL, NULL, 0, NULL},
     };
-    if (PyModule_AddFunctions(module, functions) != 0 || ext_array_add(module) != 0) {
+    if (PyModule_AddFunctions(module, functions) != 0 || ext_pack_add() != 0 || ext_unpack_add() != 0 ||
+        ext_array_add(module) != 0) {
         return -1;
     }
     return ext_torch_add(module);

@@ -59,8 +59,17 @@ enum { EXT_PICKLE = 0 /* only pickle can carry it */, EXT_TREE = 2 /* it has mem
 /* Makes a packed value of a list, tuple or dict of plain members (packed.c). */
 int ext_pack(PyObject *obj, ext_known *known, shoal_value **out_value);
 
-/* Makes the object of MessagePack bytes without shared objects. */
+int ext_pack_add(void);
+
+/* Makes the object of MessagePack bytes without shared objects (unpack.c). */
 PyObject *ext_unpack(const void *bytes, size_t size);
+int ext_unpack_add(void);
+
+#define EXT_FOREIGN 2 /* the extension type of foreign values */
+
+/* The first member of a list that is a tuple in Python. */
+static const uint8_t ext_tuple_mark[] = {
+    0xd6, EXT_FOREIGN, CODEC_TUPLE & 0xff, CODEC_TUPLE >> 8 & 0xff, CODEC_TUPLE >> 16 & 0xff, CODEC_TUPLE >> 24 & 0xff};
 
 /* Makes the object of a foreign value without shared objects. */
 PyObject *ext_decode_foreign(uint32_t tag, const void *bytes, size_t size);

@@ -158,7 +158,7 @@ static PyObject *notify(sync_lock *self, uint32_t count)
 
 static PyObject *condition_notify(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    static const char *const names[] = {"n"};
+    static ext_name names[] = {EXT_NAME("n")};
     PyObject *n;
     int64_t count = 1;
     int overflow = 0;
@@ -246,7 +246,7 @@ static void condition_dealloc(PyObject *self)
 int sync_add_condition(PyObject *module)
 {
     static PyMethodDef methods[] = {
-        SYNC_LOCK_METHODS,
+        SYNC_LOCK_METHODS(sync),
         {"wait", SYNC_FAST(condition_wait), METH_FASTCALL | METH_KEYWORDS,
          "wait($self, /, timeout=None)\n--\n\n"
          "Release the lock, wait for a notification and take the lock again. Return False if timeout seconds passed."},

@@ -55,10 +55,21 @@ void ext_raise_later(void);
 
 /* ---- arguments.c: arguments of METH_FASTCALL | METH_KEYWORDS methods ---- */
 
+/* The name of an argument. Names in calls are mostly interned strings: these are found by their address. */
+typedef struct ext_name {
+    const char *text;
+    PyObject *interned; /* made at the first use; lives as long as the process */
+} ext_name;
+
+#define EXT_NAME(name)                                                                                                 \
+    {                                                                                                                  \
+        .text = (name)                                                                                                 \
+    }
+
 /* Reads arguments by position and by name. names has count names, and out_values gets count borrowed references, NULL
  * for one that is missing. required is the number of those that must be there. */
-int ext_arguments(const char *method, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames,
-                  const char *const *names, Py_ssize_t count, Py_ssize_t required, PyObject **out_values);
+int ext_arguments(const char *method, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, ext_name *names,
+                  Py_ssize_t count, Py_ssize_t required, PyObject **out_values);
 
 /* Reads (block=True, timeout=None) as multiprocessing means them. block may be NULL. *out_timeout is SHOAL_NOW if block
  * is false. */

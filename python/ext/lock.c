@@ -3,21 +3,24 @@
 
 /* ---- the three kinds ---- */
 
-static shoal_err lock(ext_shared *self, int64_t timeout)
+/* The functions of each kind are inlined, with the kind as a constant, into the methods of Lock and RLock. */
+#define INLINED static inline __attribute__((always_inline))
+
+INLINED shoal_err lock(shoal_kind kind, void *handle, int64_t timeout)
 {
-    switch (self->kind) {
-    case SHOAL_KIND_LOCK: return shoal_lock_lock(self->handle, timeout);
-    case SHOAL_KIND_RLOCK: return shoal_rlock_lock(self->handle, timeout);
-    default: return shoal_condition_lock(self->handle, timeout);
+    switch (kind) {
+    case SHOAL_KIND_LOCK: return shoal_lock_lock(handle, timeout);
+    case SHOAL_KIND_RLOCK: return shoal_rlock_lock(handle, timeout);
+    default: return shoal_condition_lock(handle, timeout);
     }
 }
 
-static shoal_err unlock(ext_shared *self)
+INLINED shoal_err unlock(shoal_kind kind, void *handle)
 {
-    switch (self->kind) {
-    case SHOAL_KIND_LOCK: return shoal_lock_unlock(self->handle);
-    case SHOAL_KIND_RLOCK: return shoal_rlock_unlock(self->handle);
-    default: return shoal_condition_unlock(self->handle);
+    switch (kind) {
+    case SHOAL_KIND_LOCK: return shoal_lock_unlock(handle);
+    case SHOAL_KIND_RLOCK: return shoal_rlock_unlock(handle);
+    default: return shoal_condition_unlock(handle);
     }
 }
 
@@ -59,7 +62,7 @@ static int after_death(sync_lock *self)
 static __attribute__((noinline)) shoal_err wait_for_lock(sync_lock *self, int64_t timeout)
 {
     shoal_err err;
-    EXT_WAIT(err, lock(&self->shared, timeout));
+    EXT_WAIT(err, lock(self->shared.kind, self->shared.handle, timeout));
     return err;
 }
 
@@ -69,22 +72,29 @@ static inline pthread_t this_thread(void)
     return (pthread_t)__builtin_thread_pointer();
 }
 
-static inline void note_holder(sync_lock *self)
+INLINED void note_holder(sync_lock *self, shoal_kind kind)
 {
-    self->holder = this_thread();
-    self->forks = sync_forks;
+    if (kind == SHOAL_KIND_LOCK) {
+        self->holder = this_thread();
+        self->forks = sync_forks;
+    }
 }
 
-shoal_err sync_lock_once(sync_lock *self, int64_t timeout)
+/* Goes on after a try to lock that returned err. */
+static shoal_err lock_after_try(sync_lock *self, shoal_err err, int64_t timeout)
 {
-    shoal_err err = lock(&self->shared, SHOAL_NOW);
     if (err == SHOAL_ETIMEDOUT && timeout > SHOAL_NOW) {
         err = wait_for_lock(self, timeout);
     }
     if (err == SHOAL_OK || err == SHOAL_EOWNERDEAD) {
-        note_holder(self);
+        note_holder(self, self->shared.kind);
     }
     return err;
+}
+
+shoal_err sync_lock_once(sync_lock *self, int64_t timeout)
+{
+    return lock_after_try(self, lock(self->shared.kind, self->shared.handle, SHOAL_NOW), timeout);
 }
 
 /* What acquire() returns, after a try to lock. */
@@ -104,7 +114,7 @@ static PyObject *answer(sync_lock *self, shoal_err err)
 
 shoal_err sync_give(sync_lock *self)
 {
-    shoal_err err = unlock(&self->shared);
+    shoal_err err = unlock(self->shared.kind, self->shared.handle);
     if (err == SHOAL_OK) {
         self->forks = 0;
     }
@@ -121,7 +131,7 @@ uint32_t sync_depth(sync_lock *self)
     return by == SHOAL_HOLDER_SELF && (self->forks != sync_forks || pthread_equal(self->holder, this_thread()));
 }
 
-static PyObject *release_error(shoal_err err)
+static __attribute__((noinline)) PyObject *release_error(shoal_err err)
 {
     if (err == SHOAL_ESTATE) {
         PyErr_SetString(PyExc_ValueError, "semaphore or lock released too many times");
@@ -136,57 +146,83 @@ static PyObject *release_error(shoal_err err)
 
 /* ---- methods ---- */
 
-PyObject *sync_acquire(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
+/* Lock and RLock have methods of their own, which look neither for an outer lock nor at the kind. A locked instruction
+ * waits until all before it is done, so a pair takes as long as what is around its two exchanges. */
+
+static __attribute__((noinline)) PyObject *acquire_after_try(sync_lock *self, shoal_err err, int64_t timeout)
 {
-    static const char *const names[] = {"block", "timeout"};
-    PyObject *values[2];
-    int64_t timeout = SHOAL_FOREVER;
-    sync_lock *real = sync_real_lock(self);
-    if (nargs == 0 && kwnames == NULL && real->shared.kind == SHOAL_KIND_LOCK) { /* the most frequent call */
-        shoal_err err = shoal_lock_lock(real->shared.handle, SHOAL_NOW);
-        if (err == SHOAL_OK) {
-            note_holder(real);
-            return Py_NewRef(Py_True);
-        }
-        if (err == SHOAL_EOWNERDEAD) {
-            note_holder(real);
-            return answer(real, err);
-        }
+    return answer(self, lock_after_try(self, err, timeout));
+}
+
+INLINED PyObject *acquire(sync_lock *self, shoal_kind kind, int64_t timeout)
+{
+    shoal_err err = lock(kind, self->shared.handle, SHOAL_NOW);
+    if (__builtin_expect(err != SHOAL_OK, 0)) {
+        return acquire_after_try(self, err, timeout);
     }
-    if ((nargs != 0 || kwnames != NULL) && (ext_arguments("acquire", args, nargs, kwnames, names, 2, 0, values) != 0 ||
-                                            ext_block_and_timeout(values[0], values[1], &timeout) != 0)) {
+    note_holder(self, kind);
+    return PyBool_FromLong(1); /* a function of this Python, which need not count references to True (from 3.12 on) */
+}
+
+static __attribute__((noinline)) PyObject *acquire_with(sync_lock *self, PyObject *const *args, Py_ssize_t nargs,
+                                                        PyObject *kwnames)
+{
+    static ext_name names[] = {EXT_NAME("block"), EXT_NAME("timeout")};
+    PyObject *values[2] = {nargs > 0 ? args[0] : NULL, nargs > 1 ? args[1] : NULL};
+    int64_t timeout;
+    if (((nargs > 2 || kwnames != NULL) && ext_arguments("acquire", args, nargs, kwnames, names, 2, 0, values) != 0) ||
+        ext_block_and_timeout(values[0], values[1], &timeout) != 0) {
         return NULL;
     }
-    return answer(real, sync_lock_once(real, timeout));
+    return acquire(self, self->shared.kind, timeout);
 }
 
-PyObject *sync_enter(PyObject *self, PyObject *unused)
+/* The holder is forgotten first, so that nothing has to be kept over the call. No other thread runs in between. If the
+ * call fails, nobody holds the lock, or this process cannot tell. */
+INLINED PyObject *release(sync_lock *self, shoal_kind kind)
 {
-    (void)unused;
-    sync_lock *real = sync_real_lock(self);
-    return answer(real, sync_lock_once(real, SHOAL_FOREVER));
-}
-
-PyObject *sync_release(PyObject *self, PyObject *unused)
-{
-    (void)unused;
-    sync_lock *real = sync_real_lock(self);
-    shoal_err err;
-    if (real->shared.kind == SHOAL_KIND_LOCK) { /* the most frequent call */
-        err = shoal_lock_unlock(real->shared.handle);
-        real->forks = err == SHOAL_OK ? 0 : real->forks;
-    } else {
-        err = sync_give(real);
+    if (kind == SHOAL_KIND_LOCK) {
+        self->forks = 0;
     }
-    return err == SHOAL_OK ? Py_NewRef(Py_None) : release_error(err);
+    shoal_err err = unlock(kind, self->shared.handle);
+    if (__builtin_expect(err != SHOAL_OK, 0)) {
+        return release_error(err);
+    }
+    return (Py_NewRef)(Py_None); /* the function, as in acquire */
 }
 
-PyObject *sync_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)
+/* The four methods of a kind; real finds the lock of an object. */
+#define METHODS(scope, prefix, real, kind)                                                                             \
+    scope PyObject *prefix##_acquire(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)       \
+    {                                                                                                                  \
+        return nargs == 0 && kwnames == NULL ? acquire(real(self), kind, SHOAL_FOREVER)                                \
+                                             : acquire_with(real(self), args, nargs, kwnames);                         \
+    }                                                                                                                  \
+    scope PyObject *prefix##_enter(PyObject *self, PyObject *unused)                                                   \
+    {                                                                                                                  \
+        (void)unused;                                                                                                  \
+        return acquire(real(self), kind, SHOAL_FOREVER);                                                               \
+    }                                                                                                                  \
+    scope PyObject *prefix##_release(PyObject *self, PyObject *unused)                                                 \
+    {                                                                                                                  \
+        (void)unused;                                                                                                  \
+        return release(real(self), kind);                                                                              \
+    }                                                                                                                  \
+    scope PyObject *prefix##_exit(PyObject *self, PyObject *const *args, Py_ssize_t nargs)                             \
+    {                                                                                                                  \
+        (void)args;                                                                                                    \
+        (void)nargs;                                                                                                   \
+        return release(real(self), kind);                                                                              \
+    }
+
+INLINED sync_lock *itself(PyObject *obj)
 {
-    (void)args;
-    (void)nargs;
-    return sync_release(self, NULL);
+    return (sync_lock *)obj;
 }
+
+METHODS(static, lock, itself, SHOAL_KIND_LOCK)
+METHODS(static, rlock, itself, SHOAL_KIND_RLOCK)
+METHODS(, sync, sync_real_lock, sync_real_lock(self)->shared.kind)
 
 /* ---- what the standard module's locks show of themselves in _semlock ---- */
 
@@ -279,7 +315,12 @@ static int rlock_init(PyObject *self, PyObject *args, PyObject *kwargs)
 }
 
 static PyMethodDef lock_methods[] = {
-    SYNC_LOCK_METHODS,
+    SYNC_LOCK_METHODS(lock),
+    {NULL, NULL, 0, NULL},
+};
+
+static PyMethodDef rlock_methods[] = {
+    SYNC_LOCK_METHODS(rlock),
     {NULL, NULL, 0, NULL},
 };
 
@@ -302,7 +343,7 @@ int sync_add_locks(PyObject *module)
         {Py_tp_doc, "RLock(): a recursive lock."},
         {Py_tp_new, sync_new},
         {Py_tp_init, rlock_init},
-        {Py_tp_methods, lock_methods},
+        {Py_tp_methods, rlock_methods},
         {Py_tp_getset, lock_properties},
         {0, NULL},
     };

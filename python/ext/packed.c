@@ -1,4 +1,4 @@
-/* Plain containers as MessagePack, written from Python objects and read into them in one pass.
+/* Plain containers as MessagePack, written from Python objects in one pass; unpack.c reads them.
  *
  * A plain container is a list, tuple or dict of None, bool, int, float, str, bytes and plain containers. Its message has
  * the bytes that the library writes for such a value (src/ipc/value_codec.h), so C programs read it as a list or map.
@@ -8,8 +8,6 @@
 
 #include <stdlib.h>
 #include <string.h>
-
-#define EXT_FOREIGN 2 /* the extension type of foreign values */
 
 /* ---- the objects of a message ---- */
 
@@ -124,18 +122,69 @@ int ext_known_add(ext_known *known, PyObject *obj)
 
 /* ---- writing ---- */
 
+/* A str that was written lately, and where. Messages of many strings often have the same ones again: keys of records,
+ * labels. These are copied from there. */
+typedef struct text {
+    const PyObject *object; /* borrowed: no Python code runs while a message is written */
+    uint32_t at, size;
+} text;
+
+#define RECENT 64u
+#define RECENT_SIZE 32u /* of longer ones a copy saves little */
+
 typedef struct writer {
     uint8_t *at, *end; /* the room that is left */
     uint8_t *bytes;
     ext_known *known;
+    int done; /* what write_arguments returned */
+    int many; /* recent is in use */
+    text recent[RECENT];
     uint8_t few[1024];
 } writer;
+
+#define MANY 64                    /* members of a container that are worth an array, and to remember strings */
+static PyObject *arguments_writer; /* write_arguments as a Python function */
+static writer *writer_now;         /* its argument */
+
+/* The memory of the last large message, for the next one: it need not grow by doubling again, nor come from the system. */
+static uint8_t *spare;
+static size_t spare_size;
+#define SPARE_MOST (1u << 20)
+
+static uint8_t *take_spare(size_t size, size_t *out_capacity)
+{
+    uint8_t *bytes = spare;
+    if (bytes == NULL || spare_size < size) {
+        return NULL;
+    }
+    *out_capacity = spare_size;
+    spare = NULL;
+    return bytes;
+}
+
+static void give_back(writer *w)
+{
+    size_t size = (size_t)(w->end - w->bytes);
+    if (w->bytes == w->few) {
+        return;
+    }
+    if (size > SPARE_MOST || (spare != NULL && spare_size >= size)) {
+        free(w->bytes);
+        return;
+    }
+    free(spare);
+    spare = w->bytes;
+    spare_size = size;
+}
 
 /* Makes room for size bytes. */
 static int grow(writer *w, size_t size)
 {
     size_t used = (size_t)(w->at - w->bytes), capacity = 2 * ((size_t)(w->end - w->bytes) + size);
-    uint8_t *bytes = realloc(w->bytes == w->few ? NULL : w->bytes, capacity);
+    uint8_t *bytes = w->bytes == w->few ? take_spare(capacity, &capacity) : NULL;
+    if (bytes == NULL) {
+        bytes = realloc(w->bytes == w->few ? NULL : w->bytes, capacity);
+    }
     if (bytes == NULL) {
         PyErr_NoMemory();
         return -1;
@@ -220,19 +269,87 @@ static int write_body(writer *w, const char *bytes, size_t size)
     return 1;
 }
 
-static int write_str(writer *w, PyObject *obj)
+static inline uint64_t has_zero_byte(uint64_t word)
+{
+    return (word - UINT64_C(0x0101010101010101)) & ~word & UINT64_C(0x8080808080808080);
+}
+
+#define SHORT_TEXT 16u
+
+/* Copies at most SHORT_TEXT bytes without a call, as two words that may overlap. Returns 0 if one of them is NUL. */
+static inline int copy_short(uint8_t *to, const char *from, size_t size)
+{
+    if (size >= 8) {
+        uint64_t first, last;
+        memcpy(&first, from, 8);
+        memcpy(&last, from + size - 8, 8);
+        memcpy(to, &first, 8);
+        memcpy(to + size - 8, &last, 8);
+        return (has_zero_byte(first) | has_zero_byte(last)) == 0;
+    }
+    for (size_t i = 0; i < size; i++) {
+        to[i] = (uint8_t)from[i];
+        if (from[i] == 0) {
+            return 0;
+        }
+    }
+    return 1;
+}
+
+static int write_new_str(writer *w, PyObject *obj)
 {
     Py_ssize_t size;
-    const char *text = PyUnicode_AsUTF8AndSize(obj, &size);
-    if (text == NULL) { /* lone surrogates */
+    const char *bytes = PyUnicode_AsUTF8AndSize(obj, &size);
+    if (bytes == NULL) { /* lone surrogates */
         PyErr_Clear();
         return EXT_PICKLE;
     }
-    if (memchr(text, 0, (size_t)size) != NULL) { /* a string value ends at its first NUL */
+    if ((size_t)size <= SHORT_TEXT) {
+        if (reserve(w, SHORT_TEXT + 1) < 0) {
+            return -1;
+        }
+        *w->at++ = (uint8_t)(0xa0 | size);
+        w->at += size;
+        return copy_short(w->at - size, bytes, (size_t)size) ? 1 : EXT_PICKLE;
+    }
+    if (memchr(bytes, 0, (size_t)size) != NULL) { /* a string value ends at its first NUL */
         return EXT_PICKLE;
     }
     int done = write_head(w, (size_t)size, 0xa0, 32, 0xd9, 0xda);
-    return done == 1 ? write_body(w, text, (size_t)size) : done;
+    return done == 1 ? write_body(w, bytes, (size_t)size) : done;
+}
+
+static void remember_strings(writer *w)
+{
+    if (!w->many) {
+        memset(w->recent, 0, sizeof w->recent);
+        w->many = 1;
+    }
+}
+
+static int write_str(writer *w, PyObject *obj)
+{
+    if (!w->many || Py_REFCNT(obj) == 1) { /* 1: it is here only once */
+        return write_new_str(w, obj);
+    }
+    text *t = &w->recent[((uintptr_t)obj >> 4) * UINT64_C(0x9e3779b97f4a7c15) >> 32 & (RECENT - 1)];
+    if (t->object == obj) {
+        uint8_t bytes[RECENT_SIZE];
+        if (reserve(w, RECENT_SIZE) < 0) {
+            return -1;
+        }
+        memcpy(bytes, w->bytes + t->at, RECENT_SIZE); /* a constant size: no call */
+        memcpy(w->at, bytes, RECENT_SIZE);
+        w->at += t->size;
+        return 1;
+    }
+    size_t before = (size_t)(w->at - w->bytes);
+    int done = write_new_str(w, obj);
+    size_t size = (size_t)(w->at - w->bytes) - before;
+    if (done == 1 && size <= RECENT_SIZE && before <= UINT32_MAX) {
+        *t = (text){obj, (uint32_t)before, (uint32_t)size};
+    }
+    return done;
 }
 
 static int write_bytes(writer *w, PyObject *obj)
@@ -254,12 +371,42 @@ static inline int write_member(writer *w, PyObject *obj)
     return PyLong_CheckExact(obj) ? write_int(w, obj) : write_object(w, obj);
 }
 
-static const uint8_t tuple_mark[] = {
-    0xd6, EXT_FOREIGN, CODEC_TUPLE & 0xff, CODEC_TUPLE >> 8 & 0xff, CODEC_TUPLE >> 16 & 0xff, CODEC_TUPLE >> 24 & 0xff};
+/* The limited API gives the members of a tuple one by one, a call for each. But a function gets its arguments as an array:
+ * so a long tuple is written by calling this function with it. */
+static PyObject *write_arguments(PyObject *unused, PyObject *const *members, Py_ssize_t count)
+{
+    writer *w = writer_now;
+    int done = 1;
+    (void)unused;
+    for (Py_ssize_t i = 0; done == 1 && i < count; i++) {
+        done = write_member(w, members[i]);
+    }
+    w->done = done;
+    return done >= 0 ? Py_NewRef(Py_None) : NULL;
+}
+
+static int write_members(writer *w, PyObject *tuple, Py_ssize_t count)
+{
+    int done = 1;
+    if (count >= MANY) {
+        remember_strings(w);
+        writer_now = w;
+        PyObject *result = PyObject_Call(arguments_writer, tuple, NULL);
+        Py_XDECREF(result);
+        return result != NULL ? w->done : -1;
+    }
+    for (Py_ssize_t i = 0; done == 1 && i < count; i++) {
+        done = write_member(w, PyTuple_GetItem(tuple, i));
+    }
+    return done;
+}
 
 static int write_list(writer *w, PyObject *list)
 {
     Py_ssize_t count = PyList_Size(list);
+    if (count >= MANY) {
+        remember_strings(w);
+    }
     int done = write_head(w, (size_t)count, 0x90, 16, 0, 0xdc);
     for (Py_ssize_t i = 0; done == 1 && i < count; i++) {
         PyObject *member = PyList_GetItem(list, i);
@@ -273,18 +420,18 @@ static int write_tuple(writer *w, PyObject *tuple)
     Py_ssize_t count = PyTuple_Size(tuple);
     int done = write_head(w, (size_t)count + 1, 0x90, 16, 0, 0xdc);
     if (done == 1) {
-        done = write_body(w, (const char *)tuple_mark, sizeof tuple_mark);
+        done = write_body(w, (const char *)ext_tuple_mark, sizeof ext_tuple_mark);
     }
-    for (Py_ssize_t i = 0; done == 1 && i < count; i++) {
-        done = write_member(w, PyTuple_GetItem(tuple, i));
-    }
-    return done;
+    return done == 1 ? write_members(w, tuple, count) : done;
 }
 
 static int write_dict(writer *w, PyObject *dict)
 {
     PyObject *key, *member;
     Py_ssize_t position = 0, count = PyDict_Size(dict), written = 0;
+    if (count >= MANY) {
+        remember_strings(w);
+    }
     int done = write_head(w, (size_t)count, 0x80, 16, 0, 0xde);
     while (done == 1 && PyDict_Next(dict, &position, &key, &member)) {
         done = PyUnicode_CheckExact(key) ? write_str(w, key) : EXT_PICKLE;
@@ -344,6 +491,7 @@ int ext_pack(PyObject *obj, ext_known *known, shoal_value **out_value)
     w.at = w.bytes = w.few;
     w.end = w.few + sizeof w.few;
     w.known = known;
+    w.many = 0;
     uint32_t before = known->count;
     int done = write_container(&w, obj);
     if (done == 1) {
@@ -355,228 +503,13 @@ int ext_pack(PyObject *obj, ext_known *known, shoal_value **out_value)
     } else if (done == EXT_TREE) {
         ext_known_forget(known, before);
     }
-    if (w.bytes != w.few) {
-        free(w.bytes);
-    }
+    give_back(&w);
     return done;
 }
 
-/* ---- reading ---- */
-
-/* The bytes may come from a hostile process. They are a private copy, so they do not change. */
-typedef struct reader {
-    const uint8_t *at, *end;
-    int depth;
-} reader;
-
-static PyObject *damaged(void)
+int ext_pack_add(void)
 {
-    if (PyErr_Occurred() == NULL || PyErr_ExceptionMatches(PyExc_UnicodeDecodeError)) {
-        PyErr_SetString(ext_error, "the message is damaged");
-    }
-    return NULL;
-}
-
-/* Reads a number of 1, 2, 4 or 8 bytes, big endian. */
-static inline int get_number(reader *r, unsigned size, uint64_t *out_number)
-{
-    size_t left = (size_t)(r->end - r->at);
-    uint64_t big = 0;
-    if (left >= 8) {
-        memcpy(&big, r->at, 8); /* a constant size: one instruction */
-    } else if (left >= size) {
-        memcpy(&big, r->at, size);
-    } else {
-        return 0;
-    }
-    *out_number = __builtin_bswap64(big) >> (64 - 8 * size);
-    r->at += size;
-    return 1;
-}
-
-/* Takes size bytes; NULL if there are not as many. */
-static inline const char *get_bytes(reader *r, uint64_t size)
-{
-    if ((uint64_t)(r->end - r->at) < size) {
-        return NULL;
-    }
-    const char *bytes = (const char *)r->at;
-    r->at += size;
-    return bytes;
-}
-
-static PyObject *read_object(reader *r);
-
-/* Reads a member of a list or tuple: small ints here, the others there. */
-static inline PyObject *read_member(reader *r)
-{
-    if (r->end - r->at >= 3) {
-        uint8_t head = *r->at;
-        if (head < 0x80) {
-            r->at++;
-            return PyLong_FromLong(head);
-        }
-        if (head == 0xcd) {
-            r->at += 3;
-            return PyLong_FromLong(r->at[-2] << 8 | r->at[-1]);
-        }
-    }
-    return read_object(r);
-}
-
-static PyObject *read_str(reader *r, uint64_t size)
-{
-    const char *text = get_bytes(r, size);
-    PyObject *obj = text != NULL ? PyUnicode_FromStringAndSize(text, (Py_ssize_t)size) : NULL;
-    return obj != NULL ? obj : damaged();
-}
-
-static PyObject *read_bytes(reader *r, uint64_t size)
-{
-    const char *bytes = get_bytes(r, size);
-    return bytes != NULL ? PyBytes_FromStringAndSize(bytes, (Py_ssize_t)size) : damaged();
-}
-
-/* Each member takes at least a byte, so a list is never longer than the message. */
-static PyObject *read_list(reader *r, uint64_t count)
-{
-    if (count > (uint64_t)(r->end - r->at) || r->depth == SHOAL_VALUE_DEPTH) {
-        return damaged();
-    }
-    int tuple =
-        count > 0 && (size_t)(r->end - r->at) >= sizeof tuple_mark && memcmp(r->at, tuple_mark, sizeof tuple_mark) == 0;
-    if (tuple) {
-        r->at += sizeof tuple_mark;
-        count--;
-    }
-    PyObject *result = tuple ? PyTuple_New((Py_ssize_t)count) : PyList_New((Py_ssize_t)count);
-    r->depth++;
-    for (Py_ssize_t i = 0; result != NULL && i < (Py_ssize_t)count; i++) {
-        PyObject *member = read_member(r);
-        if (member == NULL || (tuple ? PyTuple_SetItem(result, i, member) : PyList_SetItem(result, i, member)) != 0) {
-            Py_CLEAR(result);
-        }
-    }
-    r->depth--;
-    return result;
-}
-
-static PyObject *read_key(reader *r)
-{
-    uint64_t size = 0;
-    uint8_t head = r->at < r->end ? *r->at++ : 0xc0;
-    if ((head & 0xe0) == 0xa0) {
-        return read_str(r, head & 0x1f);
-    }
-    return head >= 0xd9 && head <= 0xdb && get_number(r, 1u << (head - 0xd9), &size) ? read_str(r, size) : damaged();
-}
-
-static PyObject *read_dict(reader *r, uint64_t count)
-{
-    if (count > (uint64_t)(r->end - r->at) / 2 || r->depth == SHOAL_VALUE_DEPTH) {
-        return damaged();
-    }
-    PyObject *result = PyDict_New();
-    r->depth++;
-    for (uint64_t i = 0; result != NULL && i < count; i++) {
-        PyObject *key = read_key(r);
-        PyObject *member = key != NULL ? read_object(r) : NULL;
-        if (member == NULL || PyDict_SetItem(result, key, member) != 0) {
-            Py_CLEAR(result);
-        }
-        Py_XDECREF(member);
-        Py_XDECREF(key);
-    }
-    r->depth--;
-    return result;
-}
-
-/* Reads what follows the head of an extension with a body of that size. */
-static PyObject *read_extension(reader *r, uint64_t size)
-{
-    const char *type = get_bytes(r, 1);
-    const char *body = type != NULL ? get_bytes(r, size) : NULL;
-    if (body == NULL || *type != EXT_FOREIGN || size < 4) {
-        return damaged();
-    }
-    const uint8_t *h = (const uint8_t *)body;
-    uint32_t tag = (uint32_t)h[0] | (uint32_t)h[1] << 8 | (uint32_t)h[2] << 16 | (uint32_t)h[3] << 24;
-    return ext_decode_foreign(tag, body + 4, (size_t)size - 4);
-}
-
-static PyObject *read_float(uint64_t bits, unsigned size)
-{
-    double number;
-    float half;
-    uint32_t low = (uint32_t)bits;
-    memcpy(&number, &bits, 8);
-    memcpy(&half, &low, 4);
-    return PyFloat_FromDouble(size == 8 ? number : (double)half);
-}
-
-/* Reads an object whose head has a number of 1, 2, 4 or 8 bytes behind it. */
-static PyObject *read_sized(reader *r, uint8_t head)
-{
-    static const uint8_t sizes[] = {[0xc4 - 0xc4] = 1, 2, 4, 1, 2, 4, 4, 8, 1, 2, 4, 8, 1, 2, 4, 8};
-    uint64_t number = 0;
-    if (head >= 0xd4 && head <= 0xd8) {
-        return read_extension(r, 1u << (head - 0xd4));
-    }
-    unsigned size = head < 0xd4 ? sizes[head - 0xc4] : head < 0xdc ? 1u << (head - 0xd9) : 2u << (head & 1);
-    if (!get_number(r, size, &number)) {
-        return damaged();
-    }
-    switch (head) {
-    case 0xc4:
-    case 0xc5:
-    case 0xc6: return read_bytes(r, number);
-    case 0xc7:
-    case 0xc8:
-    case 0xc9: return read_extension(r, number);
-    case 0xca:
-    case 0xcb: return read_float(number, size);
-    case 0xcc:
-    case 0xcd:
-    case 0xce: return PyLong_FromLong((long)number);
-    case 0xcf: return PyLong_FromUnsignedLongLong(number);
-    case 0xd0:
-    case 0xd1:
-    case 0xd2:
-    case 0xd3: return PyLong_FromLong((long)(number << (64 - 8 * size)) >> (64 - 8 * size));
-    case 0xd9:
-    case 0xda:
-    case 0xdb: return read_str(r, number);
-    case 0xdc:
-    case 0xdd: return read_list(r, number);
-    default: return read_dict(r, number); /* 0xde, 0xdf */
-    }
-}
-
-static PyObject *read_object(reader *r)
-{
-    if (r->at == r->end) {
-        return damaged();
-    }
-    uint8_t head = *r->at++;
-    if (head < 0x80 || head >= 0xe0) {
-        return PyLong_FromLong((int8_t)head);
-    }
-    if (head >= 0xc4) {
-        return read_sized(r, head);
-    }
-    if (head >= 0xc0) {
-        return head == 0xc1 ? damaged() : Py_NewRef(head == 0xc0 ? Py_None : head == 0xc3 ? Py_True : Py_False);
-    }
-    return head >= 0xa0 ? read_str(r, head & 0x1f) : head >= 0x90 ? read_list(r, head & 0xf) : read_dict(r, head & 0xf);
-}
-
-PyObject *ext_unpack(const void *bytes, size_t size)
-{
-    reader r = {.at = bytes, .end = (const uint8_t *)bytes + size};
-    PyObject *obj = read_object(&r);
-    if (obj != NULL && r.at != r.end) {
-        Py_DECREF(obj);
-        return damaged();
-    }
-    return obj;
+    static PyMethodDef method = {"write_arguments", (PyCFunction)(void (*)(void))write_arguments, METH_FASTCALL, NULL};
+    arguments_writer = PyCFunction_NewEx(&method, NULL, NULL);
+    return arguments_writer != NULL ? 0 : -1;
 }

@@ -60,7 +60,7 @@ static shoal_value *encode(PyObject *obj)
 
 static PyObject *pipe_send(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    static const char *const names[] = {"obj"};
+    static ext_name names[] = {EXT_NAME("obj")};
     PyObject *obj = nargs == 1 ? args[0] : NULL;
     if ((nargs != 1 || kwnames != NULL) && ext_arguments("send", args, nargs, kwnames, names, 1, 1, &obj) != 0) {
         return NULL;
@@ -158,7 +158,7 @@ static int cut(Py_ssize_t length, PyObject *offset, PyObject *size, Py_ssize_t *
 
 static PyObject *pipe_send_bytes(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    static const char *const names[] = {"buf", "offset", "size"};
+    static ext_name names[] = {EXT_NAME("buf"), EXT_NAME("offset"), EXT_NAME("size")};
     PyObject *values[3];
     Py_buffer view;
     shoal_pipe *end = handle_of(self, PIPE_WRITE);
@@ -209,7 +209,7 @@ static PyObject *receive_bytes(PyObject *self)
 
 static PyObject *pipe_recv_bytes(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    static const char *const names[] = {"maxlength"};
+    static ext_name names[] = {EXT_NAME("maxlength")};
     PyObject *values[1];
     Py_ssize_t most = PY_SSIZE_T_MAX;
     if (ext_arguments("recv_bytes", args, nargs, kwnames, names, 1, 0, values) != 0 ||
@@ -257,7 +257,7 @@ static PyObject *copy_into(const Py_buffer *view, Py_ssize_t offset, PyObject *b
 
 static PyObject *pipe_recv_bytes_into(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    static const char *const names[] = {"buf", "offset"};
+    static ext_name names[] = {EXT_NAME("buf"), EXT_NAME("offset")};
     PyObject *values[2];
     Py_buffer view;
     if (ext_arguments("recv_bytes_into", args, nargs, kwnames, names, 2, 1, values) != 0 ||
@@ -283,7 +283,7 @@ static PyObject *pipe_recv_bytes_into(PyObject *self, PyObject *const *args, Py_
 
 static PyObject *pipe_poll(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    static const char *const names[] = {"timeout"};
+    static ext_name names[] = {EXT_NAME("timeout")};
     PyObject *values[1];
     int64_t timeout = SHOAL_NOW;
     shoal_pipe *end = handle_of(self, PIPE_READ);

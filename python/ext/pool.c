@@ -1,11 +1,12 @@
-/* The inner loops of shoal.multiprocessing.pool: putting tasks, running them in a worker, and collecting results.
+/* The inner loops of shoal.multiprocessing.pool, around a pool of the library whose workers Python starts: submitting
+ * tasks, running them in a worker, and collecting answers.
  *
- * A task is a list of a task_header, as bytes with the pickled function behind it, and the arguments. A result is a
- * list of a result_header and the value. The headers can be read when the rest cannot be decoded, so a task or a result
- * that fails to unpickle fails alone. */
+ * A task is a list of a task_header, as bytes with the pickled function behind it, and the arguments. The header can be
+ * read when the rest cannot be decoded, so a task that fails to unpickle fails alone. */
 #include "codec.h"
 
-#include <stdatomic.h>
+#include <shoal/pool.h>
+
 #include <string.h>
 #include <time.h>
 
@@ -18,79 +19,88 @@ enum {
     CALL_KEYWORDS, /* x is (args, kwds): f(*args, **kwds) */
 };
 
-/* pool.py has the same numbers. */
+/* pool_child.py has the same numbers. */
 enum {
-    RESULT_DONE,      /* the value is what the task returned */
-    RESULT_RAISED,    /* the value is what it raised */
-    RESULT_GAVE_UP,   /* the task was delivered too often: each time its worker died */
-    RESULT_NOTE,      /* not a result: the handler thread should look around */
-    RESULT_NO_START,  /* the value is what the initializer of a worker raised */
-    RESULT_NO_MEMORY, /* there was no memory to send what the task returned or raised; the value says more */
+    OUTCOME_DONE,      /* the value is what the task returned */
+    OUTCOME_RAISED,    /* the value is what it raised */
+    OUTCOME_DIED,      /* its worker died, and it is not run again; the value is the reason of pool_lost */
+    OUTCOME_NO_MEMORY, /* there was no memory to send what the task returned or raised; the value is a text or None */
 };
 
+#define RAISED SHOAL_ETYPE /* the error of an answer whose value is an exception */
+
 typedef struct task_header {
-    int64_t job, index;
     int32_t call;
     int32_t whole; /* the function is not behind the header but in the arguments: (function, x) */
     int32_t keep;  /* the worker may keep the function for the next task: it is a global one */
     int32_t function_size;
 } task_header;
 
-typedef struct result_header {
-    int64_t job, index;
-    int64_t outcome;
-} result_header;
+/* ---- the pool ---- */
 
-/* What a worker tells about itself. One for each place, in a block of shared memory.
- *
- * Synchronisation: written by the worker of this place; read by the parent, after the worker's end or for the count. */
-typedef struct place_shm {
-    _Atomic int64_t job; /* of the task that it runs; 0: none. Written after index */
-    int64_t index;
-    _Atomic int64_t ready;     /* its initializer has returned */
-    _Atomic int64_t no_memory; /* it ended because it could not even send that there is no memory for a result */
-} place_shm;
+#define CAPSULE "shoal.pool"
 
-/* ---- messages ---- */
-
-static shoal_value *message(const void *header, size_t size, shoal_value *body)
+static shoal_pool *pool_of(PyObject *capsule)
 {
-    shoal_value *list = shoal_list_add(shoal_list_add(shoal_value_list(), shoal_value_bytes(header, size)), body);
-    if (list == NULL) {
-        ext_raise(shoal_last_error());
+    return PyCapsule_GetPointer(capsule, CAPSULE);
+}
+
+static void destroy_pool(PyObject *capsule)
+{
+    shoal_pool_destroy(pool_of(capsule));
+}
+
+/* Reads the three shared objects of a pool. */
+static int objects_of(PyObject *tasks, PyObject *answers, PyObject *places, shoal_pool_objects *out)
+{
+    out->tasks = ext_shared_handle(tasks, SHOAL_KIND_QUEUE);
+    out->answers = out->tasks != NULL ? ext_shared_handle(answers, SHOAL_KIND_QUEUE) : NULL;
+    out->places = out->answers != NULL ? ext_shared_handle(places, SHOAL_KIND_BLOCK) : NULL;
+    return out->places != NULL ? 0 : -1;
+}
+
+/* pool_make(tasks, answers, places, retries): makes the pool of these objects. */
+static PyObject *pool_make(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *tasks, *answers, *places;
+    shoal_pool_objects objects;
+    shoal_pool *pool;
+    int retries;
+    if (!PyArg_ParseTuple(args, "OOOi", &tasks, &answers, &places, &retries) ||
+        objects_of(tasks, answers, places, &objects) != 0) {
+        return NULL;
     }
-    return list;
-}
-
-static const void *damaged(void)
-{
-    PyErr_SetString(ext_error, "a message of a pool is damaged");
-    return NULL;
-}
-
-/* Copies the header of a message. Returns the bytes behind it, or NULL if it is not a message of ours. */
-static const char *open_message(const shoal_value *value, void *header, size_t header_size, size_t *out_rest)
-{
-    size_t size = 0;
-    const char *bytes = shoal_value_type(value) == SHOAL_LIST && shoal_value_count(value) == 2
-                            ? shoal_value_as_bytes(shoal_value_at(value, 0), &size)
-                            : NULL;
-    if (bytes == NULL || size < header_size) {
-        return damaged();
-    }
-    memcpy(header, bytes, header_size);
-    *out_rest = size - header_size;
-    return bytes + header_size;
-}
-
-/* Consumes the value. */
-static int put(shoal_queue *queue, shoal_value *value)
-{
-    shoal_err err = value != NULL ? shoal_queue_put(queue, value, SHOAL_FOREVER) : SHOAL_OK; /* it has no bound */
+    shoal_err err = shoal_pool_create_on(&objects, retries, &pool);
     if (err != SHOAL_OK) {
-        ext_raise(err);
+        return ext_raise(err);
     }
-    return value != NULL && err == SHOAL_OK ? 0 : -1;
+    PyObject *capsule = PyCapsule_New(pool, CAPSULE, destroy_pool);
+    if (capsule == NULL) {
+        shoal_pool_destroy(pool);
+    }
+    return capsule;
+}
+
+/* pool_lost(pool, place, reason): the worker of this place has ended. */
+static PyObject *pool_lost(PyObject *module, PyObject *args)
+{
+    (void)module;
+    PyObject *capsule, *reason;
+    int place;
+    if (!PyArg_ParseTuple(args, "OiO", &capsule, &place, &reason)) {
+        return NULL;
+    }
+    shoal_pool *pool = pool_of(capsule);
+    shoal_value *value = pool != NULL ? ext_encode(reason) : NULL;
+    if (value == NULL) {
+        return NULL;
+    }
+    shoal_err err = shoal_pool_lost(pool, place, value);
+    if (err != SHOAL_OK) {
+        return ext_raise(err);
+    }
+    Py_RETURN_NONE;
 }
 
 /* ---- putting tasks ---- */
@@ -108,7 +118,15 @@ static shoal_value *task(const task_header *header, const char *function, PyObje
     memcpy(bytes, header, sizeof *header);
     memcpy(bytes + sizeof *header, function, size);
     shoal_value *body = ext_encode(argument);
-    return body != NULL ? message(bytes, sizeof *header + size, body) : NULL;
+    if (body == NULL) {
+        return NULL;
+    }
+    shoal_value *list =
+        shoal_list_add(shoal_list_add(shoal_value_list(), shoal_value_bytes(bytes, sizeof *header + size)), body);
+    if (list == NULL) {
+        ext_raise(shoal_last_error());
+    }
+    return list;
 }
 
 /* Returns about how much memory a value takes once it is put. */
@@ -132,42 +150,44 @@ static size_t size_of(const shoal_value *value, int depth)
     }
 }
 
-/* pool_put(queue, job, index, call, function, keep, x): returns about how many bytes that takes. function is None if x
- * has it: (function, x). */
+/* pool_put(pool, job, index, call, function, keep, x, more): returns about how many bytes that takes. function is None if
+ * x has it: (function, x). more: another task follows at once. */
 static PyObject *pool_put(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *queue_object, *argument;
+    PyObject *capsule, *argument;
     const char *function;
     Py_ssize_t size;
-    long long job, index;
+    unsigned long long job, index;
+    int more;
     task_header header = {0};
-    if (!PyArg_ParseTuple(args, "OLLiz#pO", &queue_object, &job, &index, &header.call, &function, &size, &header.keep,
-                          &argument)) {
+    if (!PyArg_ParseTuple(args, "OKKiz#pOp", &capsule, &job, &index, &header.call, &function, &size, &header.keep,
+                          &argument, &more)) {
         return NULL;
     }
-    shoal_queue *queue = ext_shared_handle(queue_object, SHOAL_KIND_QUEUE);
-    if (queue == NULL) {
+    shoal_pool *pool = pool_of(capsule);
+    if (pool == NULL) {
         return NULL;
     }
-    header.job = job;
-    header.index = index;
     header.whole = function == NULL;
     header.function_size = function == NULL ? 0 : (int32_t)size;
     shoal_value *value = task(&header, function == NULL ? "" : function, argument);
     size_t bytes = value != NULL ? size_of(value, 3) : 0;
-    return put(queue, value) == 0 ? PyLong_FromSize_t(bytes) : NULL;
+    shoal_err err = value != NULL ? shoal_pool_submit(pool, job, index, value, more != 0) : SHOAL_OK;
+    if (value != NULL && err == SHOAL_OK) {
+        return PyLong_FromSize_t(bytes);
+    }
+    shoal_pool_wake(pool); /* for the tasks before this one */
+    return value != NULL ? ext_raise(err) : NULL;
 }
 
 /* ---- the worker ---- */
 
 typedef struct worker {
-    shoal_queue *tasks, *results;
-    place_shm *place;
-    unsigned int deliveries; /* how often a task may be delivered */
-    PyObject *load;          /* load(pickled function) */
-    PyObject *failed;        /* failed(exception, result or None): the exception to send */
-    PyObject *kept_pickle;   /* the function that was kept, and its pickle */
+    shoal_worker *worker;
+    PyObject *load;        /* load(pickled function) */
+    PyObject *failed;      /* failed(exception, result or None): the exception to send */
+    PyObject *kept_pickle; /* the function that was kept, and its pickle */
     PyObject *kept;
 } worker;
 
@@ -287,39 +307,78 @@ static PyObject *failure(const worker *w, PyObject *result)
     return report;
 }
 
-/* Encodes a result. What cannot be encoded is replaced by an exception that says so. Consumes the result. */
-static shoal_value *encode_result(const worker *w, result_header *header, PyObject *result)
+static int send_answer(const worker *w, shoal_err code, shoal_value *value)
 {
-    shoal_value *body = NULL;
-    if (result == NULL) {
-        header->outcome = RESULT_RAISED;
-        result = failure(w, NULL);
+    shoal_err err = shoal_worker_answer(w->worker, code, value);
+    if (err != SHOAL_OK) {
+        ext_raise(err);
     }
-    if (result != NULL) {
-        body = ext_encode(result);
-    }
-    if (result != NULL && body == NULL && !PyErr_ExceptionMatches(PyExc_MemoryError)) {
-        header->outcome = RESULT_RAISED;
-        result = failure(w, result);
-        body = result != NULL ? ext_encode(result) : NULL;
-    }
-    Py_XDECREF(result);
-    return body != NULL ? message(header, sizeof *header, body) : NULL;
+    return err == SHOAL_OK ? 0 : -1;
 }
 
-/* Takes the exception of this thread as a value that says why. */
-static shoal_value *take_reason(void)
+/* Answers that there is no memory for a result. The exception that is set says why. */
+static int answer_no_memory(const worker *w)
 {
     PyObject *error = take_exception();
     PyObject *text = error != NULL ? PyObject_Str(error) : NULL;
     PyObject *bytes = text != NULL ? PyUnicode_AsUTF8String(text) : NULL;
     const char *reason = bytes != NULL ? PyBytes_AsString(bytes) : NULL;
-    shoal_value *value = shoal_value_string(reason != NULL ? reason : "");
     PyErr_Clear();
+    int done = send_answer(w, SHOAL_ENOMEM, shoal_value_string(reason != NULL ? reason : ""));
     Py_XDECREF(bytes);
     Py_XDECREF(text);
     Py_XDECREF(error);
-    return value;
+    return done;
+}
+
+/* Answers with the result of a task; NULL if it raised. What cannot be encoded is replaced by an exception that says so.
+ * Consumes the result. */
+static int answer(const worker *w, PyObject *result)
+{
+    shoal_err code = result != NULL ? SHOAL_OK : RAISED;
+    PyObject *sent = result != NULL ? result : failure(w, NULL);
+    shoal_value *value = sent != NULL ? ext_encode(sent) : NULL;
+    if (sent != NULL && value == NULL && !PyErr_ExceptionMatches(PyExc_MemoryError)) {
+        code = RAISED;
+        sent = failure(w, sent);
+        value = sent != NULL ? ext_encode(sent) : NULL;
+    }
+    Py_XDECREF(sent);
+    if (value != NULL) {
+        return send_answer(w, code, value);
+    }
+    return sent != NULL && PyErr_ExceptionMatches(PyExc_MemoryError) ? answer_no_memory(w) : -1;
+}
+
+/* Runs a task and answers it. Consumes the value. */
+static int work_on(worker *w, shoal_value *value)
+{
+    task_header header;
+    size_t size = 0;
+    const char *bytes = shoal_value_type(value) == SHOAL_LIST && shoal_value_count(value) == 2
+                            ? shoal_value_as_bytes(shoal_value_at(value, 0), &size)
+                            : NULL;
+    if (bytes != NULL && size >= sizeof header) {
+        memcpy(&header, bytes, sizeof header);
+    }
+    if (bytes == NULL || size < sizeof header || size - sizeof header != (size_t)header.function_size) {
+        PyErr_SetString(ext_error, "a task of a pool is damaged");
+        shoal_value_destroy(value);
+        return -1;
+    }
+    return answer(w, run(w, &header, bytes + sizeof header, value));
+}
+
+static shoal_err take(const worker *w, shoal_value **out_value)
+{
+    if (PyErr_CheckSignals() != 0) { /* the function may be one in C, which runs no handlers */
+        return SHOAL_EINTR;
+    }
+    shoal_err err = shoal_worker_take(w->worker, SHOAL_NOW, out_value);
+    if (err == SHOAL_ETIMEDOUT) {
+        EXT_WAIT(err, shoal_worker_take(w->worker, SHOAL_FOREVER, out_value));
+    }
+    return err;
 }
 
 static void pause_a_moment(void)
@@ -330,85 +389,13 @@ static void pause_a_moment(void)
     Py_END_ALLOW_THREADS;
 }
 
-/* Puts a small message. The heap may be full for a moment only, so this tries for a second; again without the body. */
-static int put_small(const worker *w, const result_header *header, shoal_value *body)
-{
-    int done = put(w->results, message(header, sizeof *header, body));
-    for (int tries = 0; done != 0 && tries < 50 && PyErr_ExceptionMatches(PyExc_MemoryError); tries++) {
-        PyErr_Clear();
-        pause_a_moment();
-        done = PyErr_CheckSignals();
-        if (done == 0) {
-            done = put(w->results, message(header, sizeof *header, shoal_value_null()));
-        }
-    }
-    return done;
-}
-
-/* Says, instead of the result, that there is no memory for it. The exception that is set says why. If there is none for
- * that either, the worker ends, which frees what it holds, and its place tells the parent. */
-static int put_no_memory(worker *w, result_header *header)
-{
-    header->outcome = RESULT_NO_MEMORY;
-    int done = put_small(w, header, take_reason());
-    if (done != 0 && PyErr_ExceptionMatches(PyExc_MemoryError)) {
-        atomic_store_explicit(&w->place->no_memory, 1, memory_order_release);
-    }
-    return done;
-}
-
-/* Puts the result of a task; NULL if it raised. Consumes it. */
-static int put_result(worker *w, result_header *header, PyObject *result)
-{
-    int done = put(w->results, encode_result(w, header, result));
-    return done != 0 && PyErr_ExceptionMatches(PyExc_MemoryError) ? put_no_memory(w, header) : done;
-}
-
-/* Runs a task that was taken and puts its result. Consumes the value. */
-static int work_on(worker *w, shoal_value *value, const shoal_delivery *delivery)
-{
-    task_header header;
-    size_t rest;
-    const char *bytes = open_message(value, &header, sizeof header, &rest);
-    if (bytes != NULL && rest != (size_t)header.function_size) {
-        bytes = damaged();
-    }
-    if (bytes == NULL) {
-        shoal_value_destroy(value);
-        return -1;
-    }
-    result_header answer = {.job = header.job, .index = header.index, .outcome = RESULT_DONE};
-    if (delivery->deliveries > w->deliveries) {
-        shoal_value_destroy(value);
-        answer.outcome = RESULT_GAVE_UP;
-        return put_small(w, &answer, shoal_value_null());
-    }
-    w->place->index = header.index;
-    atomic_store_explicit(&w->place->job, header.job, memory_order_release);
-    PyObject *result = run(w, &header, bytes, value);
-    return put_result(w, &answer, result);
-}
-
-static shoal_err take(const worker *w, shoal_value **out_value, shoal_delivery *out_delivery)
-{
-    if (PyErr_CheckSignals() != 0) { /* the function may be one in C, which runs no handlers */
-        return SHOAL_EINTR;
-    }
-    shoal_err err = shoal_queue_get_delivery(w->tasks, SHOAL_NOW, out_value, out_delivery);
-    if (err == SHOAL_ETIMEDOUT) {
-        EXT_WAIT(err, shoal_queue_get_delivery(w->tasks, SHOAL_FOREVER, out_value, out_delivery));
-    }
-    return err;
-}
-
 /* Returns 1 after a task, 0 if the queue is closed and empty, -1 with an exception. */
 static int work_once(worker *w)
 {
     shoal_value *value;
-    shoal_delivery delivery;
     shoal_err err;
-    while ((err = take(w, &value, &delivery)) == SHOAL_ENOMEM) {
-        pause_a_moment(); /* the heap is full; the task is back in the queue */
+    while ((err = take(w, &value)) == SHOAL_ENOMEM) {
+        pause_a_moment(); /* the heap is full; the next take gets the same task */
     }
     if (err == SHOAL_ECLOSED) {
         return 0;
@@ -417,41 +404,26 @@ static int work_once(worker *w)
         ext_raise(err);
         return -1;
     }
-    if (work_on(w, value, &delivery) != 0) {
-        return -1; /* this process ends, and so the queue takes the task back */
-    }
-    err = shoal_delivery_done(&delivery);
-    atomic_store_explicit(&w->place->job, 0, memory_order_release);
-    if (err != SHOAL_OK) {
-        ext_raise(err);
-        return -1;
-    }
-    return 1;
+    return work_on(w, value) == 0 ? 1 : -1; /* after -1 this process ends, and the pool sees that */
 }
 
-/* pool_work(tasks, results, places, place, tasks at most or 0, deliveries at most, load, failed) */
+/* pool_work(tasks, answers, places, place, tasks at most or 0, load, failed) */
 static PyObject *pool_work(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *tasks, *results, *places;
-    unsigned long long place, most;
+    PyObject *tasks, *answers, *places;
+    int place;
+    unsigned long long most;
+    shoal_pool_objects objects;
     worker w = {0};
-    if (!PyArg_ParseTuple(args, "OOOKKIOO", &tasks, &results, &places, &place, &most, &w.deliveries, &w.load,
-                          &w.failed)) {
+    if (!PyArg_ParseTuple(args, "OOOiKOO", &tasks, &answers, &places, &place, &most, &w.load, &w.failed) ||
+        objects_of(tasks, answers, places, &objects) != 0) {
         return NULL;
     }
-    w.tasks = ext_shared_handle(tasks, SHOAL_KIND_QUEUE);
-    w.results = w.tasks != NULL ? ext_shared_handle(results, SHOAL_KIND_QUEUE) : NULL;
-    shoal_block *block = w.results != NULL ? ext_shared_handle(places, SHOAL_KIND_BLOCK) : NULL;
-    if (block == NULL) {
-        return NULL;
+    shoal_err err = shoal_worker_begin(&objects, place, &w.worker);
+    if (err != SHOAL_OK) {
+        return ext_raise(err);
     }
-    if (place >= shoal_block_size(block) / sizeof(place_shm)) {
-        PyErr_SetString(PyExc_ValueError, "there is no such place");
-        return NULL;
-    }
-    w.place = (place_shm *)shoal_block_data(block) + place;
-    atomic_store_explicit(&w.place->ready, 1, memory_order_release);
     int state = 1;
     for (unsigned long long done = 0; state == 1 && (most == 0 || done < most); done++) {
         state = work_once(&w);
@@ -460,6 +432,7 @@ static PyObject *pool_work(PyObject *module, PyObject *args)
             Py_END_ALLOW_THREADS;
         }
     }
+    shoal_worker_end(w.worker);
     Py_XDECREF(w.kept);
     Py_XDECREF(w.kept_pickle);
     if (state < 0) {
@@ -468,80 +441,67 @@ static PyObject *pool_work(PyObject *module, PyObject *args)
     Py_RETURN_NONE;
 }
 
-/* ---- results ---- */
+/* ---- answers ---- */
 
-/* pool_answer(results, outcome, obj): puts something that is not the result of a task. */
-static PyObject *pool_answer(PyObject *module, PyObject *args)
+static long outcome_of(shoal_err err)
 {
-    (void)module;
-    PyObject *results, *obj;
-    long long outcome;
-    if (!PyArg_ParseTuple(args, "OLO", &results, &outcome, &obj)) {
-        return NULL;
+    switch (err) {
+    case SHOAL_OK: return OUTCOME_DONE;
+    case SHOAL_ECHILD: return OUTCOME_DIED;
+    case SHOAL_ENOMEM: return OUTCOME_NO_MEMORY;
+    default: return OUTCOME_RAISED;
     }
-    shoal_queue *queue = ext_shared_handle(results, SHOAL_KIND_QUEUE);
-    shoal_value *body = queue != NULL ? ext_encode(obj) : NULL;
-    result_header header = {.outcome = outcome};
-    if (body == NULL || put(queue, message(&header, sizeof header, body)) != 0) {
-        return NULL;
-    }
-    Py_RETURN_NONE;
 }
 
-/* Makes (job, index, outcome, value). Consumes the value. */
-static PyObject *decode_result(shoal_value *value)
+/* Makes (job, index, outcome, value). Consumes the value of the answer. */
+static PyObject *decode_answer(const shoal_answer *a)
 {
-    result_header header;
-    size_t rest;
-    if (open_message(value, &header, sizeof header, &rest) == NULL) {
-        shoal_value_destroy(value);
-        return NULL;
+    long outcome = outcome_of(a->err);
+    PyObject *obj = a->value != NULL ? ext_decode(a->value) : Py_NewRef(Py_None);
+    if (obj != NULL && outcome == OUTCOME_RAISED && a->err != RAISED) { /* an error of the library, with its text */
+        PyErr_SetObject(ext_error, obj);
+        Py_CLEAR(obj);
     }
-    PyObject *obj = ext_decode_part(shoal_value_at(value, 1));
-    shoal_value_destroy(value);
     if (obj == NULL) {
         obj = take_exception();
-        header.outcome = RESULT_RAISED;
+        outcome = OUTCOME_RAISED;
     }
-    return obj != NULL
-               ? Py_BuildValue("(LLLN)", (long long)header.job, (long long)header.index, (long long)header.outcome, obj)
-               : NULL;
+    return obj != NULL ? Py_BuildValue("(KKlN)", (unsigned long long)a->job, (unsigned long long)a->index, outcome, obj)
+                       : NULL;
 }
 
 /* A full heap has no room for a message that there is a note, so the handler thread looks from time to time. */
 #define COLLECT_TIME SHOAL_SECONDS(1)
 
-/* pool_collect(results, most): waits for a result, a second at most, and returns a list of those that are there; None
- * once the queue is closed and empty. After MemoryError nothing is lost. */
+/* pool_collect(pool, most): waits for an answer, a second at most, and returns a list of those that are there; None once
+ * the queue of answers is closed and empty. After MemoryError nothing is lost. */
 static PyObject *pool_collect(PyObject *module, PyObject *args)
 {
     (void)module;
-    PyObject *results;
+    PyObject *capsule;
     Py_ssize_t most;
-    if (!PyArg_ParseTuple(args, "On", &results, &most)) {
+    shoal_answer answer;
+    if (!PyArg_ParseTuple(args, "On", &capsule, &most)) {
         return NULL;
     }
-    shoal_queue *queue = ext_shared_handle(results, SHOAL_KIND_QUEUE);
-    PyObject *list = queue != NULL ? PyList_New(0) : NULL;
+    shoal_pool *pool = pool_of(capsule);
+    PyObject *list = pool != NULL ? PyList_New(0) : NULL;
     if (list == NULL) {
         return NULL;
     }
-    shoal_value *value;
-    shoal_err err = shoal_queue_get(queue, SHOAL_NOW, &value);
+    shoal_err err = shoal_pool_next(pool, SHOAL_NOW, &answer);
     if (err == SHOAL_ETIMEDOUT) {
-        shoal_queue_retain(queue);
-        EXT_WAIT(err, shoal_queue_get(queue, COLLECT_TIME, &value));
-        shoal_queue_release(queue);
+        EXT_WAIT(err, shoal_pool_next(pool, COLLECT_TIME, &answer));
     }
     while (err == SHOAL_OK) {
-        PyObject *result = decode_result(value);
+        PyObject *result = decode_answer(&answer);
         if (result == NULL || PyList_Append(list, result) != 0) {
             Py_XDECREF(result);
             Py_DECREF(list);
             return NULL;
         }
         Py_DECREF(result);
-        err = PyList_Size(list) < most ? shoal_queue_get(queue, SHOAL_NOW, &value) : SHOAL_ETIMEDOUT;
+        err = PyList_Size(list) < most ? shoal_pool_next(pool, SHOAL_NOW, &answer) : SHOAL_ETIMEDOUT;
     }
     if (err == SHOAL_ETIMEDOUT || PyList_Size(list) > 0) {
         return list;
@@ -556,11 +516,9 @@ static PyObject *pool_collect(PyObject *module, PyObject *args)
 int ext_add_pool(PyObject *module)
 {
     static PyMethodDef functions[] = {
-        {"pool_put", pool_put, METH_VARARGS, NULL},
-        {"pool_work", pool_work, METH_VARARGS, NULL},
-        {"pool_answer", pool_answer, METH_VARARGS, NULL},
-        {"pool_collect", pool_collect, METH_VARARGS, NULL},
-        {NULL, NULL, 0, NULL},
+        {"pool_make", pool_make, METH_VARARGS, NULL},       {"pool_put", pool_put, METH_VARARGS, NULL},
+        {"pool_work", pool_work, METH_VARARGS, NULL},       {"pool_lost", pool_lost, METH_VARARGS, NULL},
+        {"pool_collect", pool_collect, METH_VARARGS, NULL}, {NULL, NULL, 0, NULL},
     };
     return PyModule_AddFunctions(module, functions);
 }

@@ -191,7 +191,7 @@ static PyObject *exit_code(const shoal_status *status)
 
 static PyObject *process_join(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    static const char *const names[] = {"timeout"};
+    static ext_name names[] = {EXT_NAME("timeout")};
     PyObject *seconds;
     int64_t timeout;
     shoal_status status;

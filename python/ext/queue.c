@@ -108,7 +108,7 @@ static PyObject *put(queue_object *self, PyObject *obj, int64_t timeout)
 
 static PyObject *queue_put(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    static const char *const names[] = {"obj", "block", "timeout"};
+    static ext_name names[] = {EXT_NAME("obj"), EXT_NAME("block"), EXT_NAME("timeout")};
     PyObject *values[3];
     int64_t timeout = SHOAL_FOREVER;
     if (nargs == 1 && kwnames == NULL) {
@@ -123,7 +123,7 @@ static PyObject *queue_put(PyObject *self, PyObject *const *args, Py_ssize_t nar
 
 static PyObject *queue_put_nowait(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    static const char *const names[] = {"obj"};
+    static ext_name names[] = {EXT_NAME("obj")};
     PyObject *obj;
     if (ext_arguments("put_nowait", args, nargs, kwnames, names, 1, 1, &obj) != 0) {
         return NULL;
@@ -160,7 +160,7 @@ static PyObject *get(queue_object *self, int64_t timeout)
 
 static PyObject *queue_get(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    static const char *const names[] = {"block", "timeout"};
+    static ext_name names[] = {EXT_NAME("block"), EXT_NAME("timeout")};
     PyObject *values[2];
     int64_t timeout = SHOAL_FOREVER;
     if ((nargs > 0 || kwnames != NULL) && (ext_arguments("get", args, nargs, kwnames, names, 2, 0, values) != 0 ||

@@ -78,7 +78,7 @@ static PyObject *take(PyObject *obj, int64_t timeout)
 
 static PyObject *semaphore_acquire(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames)
 {
-    static const char *const names[] = {"block", "timeout"};
+    static ext_name names[] = {EXT_NAME("block"), EXT_NAME("timeout")};
     PyObject *values[2];
     int64_t timeout;
     if (ext_arguments("acquire", args, nargs, kwnames, names, 2, 0, values) != 0 ||

@@ -24,7 +24,7 @@ void sync_set_handle(PyObject *obj, void *handle)
 
 int sync_wait_timeout(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, int64_t *out_timeout)
 {
-    static const char *const names[] = {"timeout"};
+    static ext_name names[] = {EXT_NAME("timeout")};
     PyObject *timeout;
     if (ext_arguments("wait", args, nargs, kwnames, names, 1, 0, &timeout) != 0) {
         return -1;

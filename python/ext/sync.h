@@ -49,7 +49,7 @@ void sync_set_handle(PyObject *obj, void *handle);
 /* Reads the only argument of wait(timeout=None). */
 int sync_wait_timeout(PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames, int64_t *out_timeout);
 
-/* Methods and properties that Lock, RLock and Condition have in common. */
+/* Methods and properties that Lock, RLock and Condition have in common. The first four are those of a Condition. */
 PyObject *sync_acquire(PyObject *self, PyObject *const *args, Py_ssize_t nargs, PyObject *kwnames);
 PyObject *sync_release(PyObject *self, PyObject *unused);
 PyObject *sync_enter(PyObject *self, PyObject *unused);
@@ -63,12 +63,12 @@ PyObject *sync_get_owner_died(PyObject *self, void *unused);
 int sync_set_owner_died(PyObject *self, PyObject *value, void *unused);
 
 #define SYNC_FAST(function) ((PyCFunction)(void (*)(void))(function))
-#define SYNC_LOCK_METHODS                                                                                              \
-    {"acquire", SYNC_FAST(sync_acquire), METH_FASTCALL | METH_KEYWORDS,                                                \
+#define SYNC_LOCK_METHODS(prefix)                                                                                      \
+    {"acquire", SYNC_FAST(prefix##_acquire), METH_FASTCALL | METH_KEYWORDS,                                            \
      "acquire($self, /, block=True, timeout=None)\n--\n\n"                                                             \
      "Take the lock and return True. Return False if it is not free, after at most timeout seconds."},                 \
-        {"release", sync_release, METH_NOARGS, "release($self, /)\n--\n\nRelease the lock once."},                     \
-        {"__enter__", sync_enter, METH_NOARGS, NULL}, {"__exit__", SYNC_FAST(sync_exit), METH_FASTCALL, NULL},         \
+        {"release", prefix##_release, METH_NOARGS, "release($self, /)\n--\n\nRelease the lock once."},                 \
+        {"__enter__", prefix##_enter, METH_NOARGS, NULL}, {"__exit__", SYNC_FAST(prefix##_exit), METH_FASTCALL, NULL}, \
         {"_get_value", sync_get_value, METH_NOARGS, "1 if it is free, else 0."},                                       \
         {"_is_zero", sync_is_zero, METH_NOARGS, "Whether somebody holds it."},                                         \
         {"_is_mine", sync_is_mine, METH_NOARGS, "Whether this thread holds it."},                                      \

@@ -52,6 +52,40 @@ class Codec(unittest.TestCase):
             self.assertEqual(got, obj)
             self.assertEqual(repr(got), repr(obj))
 
+    def test_every_length_of_lists_tuples_and_strings(self):
+        """Long ones, and strings of several lengths, are written and read in other ways than short ones."""
+        members = [0, -1, 127, 128, -33, 2**16, -2**31, 2**63 - 1, -2**63, 0.5, None, True, False, "", "a", "label", b"", b"label",
+                   "eight...", "nine.....", "x" * 16, "y" * 17, "\u00e9" * 8, "z" * 40, [1], (2, "a"), {"a": "label"}]
+        for n in (1, 15, 16, 63, 64, 65, 127, 128, 129, 1000):
+            many = [members[i % len(members)] if i < len(members) else members[i % 24] for i in range(n)]
+            containers = [[i, (i,), {"a": "label", "b": str(i)}] for i in range(n)]
+            for obj in many, tuple(many), containers, tuple(containers), {str(i): m for i, m in enumerate(many)}, [many, tuple(containers)]:
+                got = self.send(obj)
+                self.assertEqual(got, obj)
+                self.assertEqual(repr(got), repr(obj))
+
+    def test_strings_that_are_there_again(self):
+        texts = ["", "a", "ab", "label", "sevenby", "eight...", "nine.....", "x" * 15, "x" * 16, "x" * 17, "x" * 31, "x" * 32, "\u00e9\u00e8", "y" * 300]
+        again = [texts[i * i % len(texts)] for i in range(3000)]
+        alike = ["".join(texts[i % len(texts)]) + ("" if i % 3 else str(i % 7)) for i in range(3000)]
+        for obj in (again, alike, tuple(again), [t.encode() for t in again], [t for text in again for t in (text, text.encode())],
+                    [{"name": t, "kind": "label", "tags": [t, "label"]} for t in again], {f"{i}": t for i, t in enumerate(again)}):
+            got = self.send(obj)
+            self.assertEqual(got, obj)
+            self.assertEqual(repr(got), repr(obj))
+        for at in range(18):  # a NUL is carried by pickle, wherever it is
+            for size in range(at + 1, 20):
+                text = "x" * at + "\0" + "x" * (size - at - 1)
+                self.assertEqual(self.send([text] * 2), [text] * 2)
+
+    def test_a_long_tuple_with_what_only_pickle_carries(self):
+        for last in (2**70, "\ud800", {1: 2}, Record):
+            obj = (0,) * 200 + (last,)
+            self.assertEqual(self.send(obj), obj)
+            self.assertEqual(self.send([obj, obj]), [obj, obj])
+        lock = mp.Lock()
+        self.assertEqual(len(self.send(("a",) * 200 + (lock,))), 201)
+
     def test_plain_containers_beside_shared_objects(self):
         box = mp.Lock()
         got = self.send((box, [1, 2.5], {"a": (1, [None]), "box": box, "c": {}}))

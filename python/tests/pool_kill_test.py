@@ -1,11 +1,11 @@
 """Workers of a pool die, in every way: no hang, the right error, right results, and nothing is left behind. (B28)"""
 
 import errno
+import multiprocessing
 import os
 import pickle
 import random
 import signal
-import struct
 import threading
 import time
 import unittest
@@ -13,7 +13,7 @@ import unittest.mock
 
 import support
 from pool_cases import LIMIT, PoolCase, exit_with, kill_self, leave, pid_of, square, survive_second, tell_and_wait
-from shoal.multiprocessing.pool import WorkerDied
+from shoal.multiprocessing.pool import Pool, WorkerDied
 
 KILLS = 200
 SEED = 20111
@@ -33,19 +33,6 @@ def raise_first(errors, function):
             raise errors.pop()
         return function(**arguments)
     return call
-
-
-def take_and_die(tasks):
-    tasks._take(None)
-    os.kill(os.getpid(), signal.SIGKILL)
-
-
-def answer_and_die(tasks, results):
-    """What a worker does that is killed after it has put its result, and before the queue knows that."""
-    (header, x), _ = tasks._take(None)
-    job, index = struct.unpack_from("qq", header)
-    results.put([struct.pack("qqq", job, index, 0), square(x)])
-    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def wait_for(pool, count):
@@ -88,32 +75,6 @@ class Deaths(PoolCase):
             first = pool.apply(pid_of, (0,))
             os.kill(first, signal.SIGKILL)
             self.assertNotEqual(pool.apply(pid_of, (0,)), first)
-
-    def test_a_worker_that_dies_between_taking_a_task_and_noting_it(self):
-        with self.Pool(1) as pool:
-            worker = pool.apply(pid_of, (0,))
-            os.kill(worker, signal.SIGSTOP)
-            thief = self.context.Process(target=take_and_die, args=(pool._workers.tasks,))
-            thief.start()
-            result = pool.apply_async(square, (1,))
-            thief.join(LIMIT)
-            os.kill(worker, signal.SIGCONT)
-            with self.assertRaisesRegex(WorkerDied, "^a worker ended while it ran task"):
-                result.get(LIMIT)
-
-    def test_a_worker_that_dies_between_its_result_and_the_end_of_the_task(self):
-        for retries in 0, 1:
-            with self.Pool(1, retries=retries) as pool:
-                for call in pool.map_async, pool.imap, pool.imap_unordered:
-                    worker = pool.apply(pid_of, (0,))
-                    os.kill(worker, signal.SIGSTOP)
-                    queues = pool._workers.tasks, pool._workers.results
-                    thief = self.context.Process(target=answer_and_die, args=queues)
-                    thief.start()
-                    results = call(square, [2, 3, 4], 1)
-                    thief.join(LIMIT)
-                    os.kill(worker, signal.SIGCONT)
-                    self.assertEqual(results.get(LIMIT) if call == pool.map_async else list(results), [4, 9, 16])
 
     def test_killing_workers_that_start_does_not_break_a_pool_with_others(self):
         hold = self.context.Queue()
@@ -173,7 +134,27 @@ class Deaths(PoolCase):
             self.assertRaises(WorkerDied, result.get, 0)
 
 
+class PlainProcess(multiprocessing.get_context("fork").Process):
+    """A process of the standard module, with children of its own: programs replace Pool.Process by such a class."""
+
+    daemon = False
+
+
+class PoolOfPlainProcesses(Pool):
+    @staticmethod
+    def Process(ctx, *args, **kwds):
+        return PlainProcess(*args, **kwds)
+
+
 class Kills(PoolCase):
+    def test_workers_that_the_library_did_not_start(self):
+        for retries, text in (0, r"task \d+$"), (2, r"task \d+, which was run 3 times$"):
+            with PoolOfPlainProcesses(2, context=self.context, retries=retries) as pool:
+                for _ in range(5):
+                    with self.assertRaisesRegex(WorkerDied, f"ended by SIGKILL while it ran {text}"):
+                        pool.apply(kill_self, (signal.SIGKILL,))
+                    self.assertEqual(pool.map(square, range(5)), [0, 1, 4, 9, 16])
+
     def test_worker_killed_in_a_task_under_map(self):
         numbers = random.Random(SEED)
         tell = self.context.Queue()

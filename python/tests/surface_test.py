@@ -105,7 +105,9 @@ class Child(OneMethod):
 
     @unittest.skipIf(torch is None, "torch is not installed")
     def test_y12_what_reductions_gives_can_be_sent(self):
-        from shoal.multiprocessing.reductions import ForkingPickler, init_reductions, reduce_tensor
+        from multiprocessing.reduction import ForkingPickler  # torch 2.15 no longer has the name
+
+        from shoal.multiprocessing.reductions import init_reductions, reduce_tensor
         init_reductions()
         ForkingPickler.register(Locked, reduce_locked)
         queue, back = self.ctx.Queue(), self.ctx.Queue()

@@ -105,6 +105,16 @@ class Rules(TestCase):
                     call()
             self.assertIs(lock.acquire(False), True)  # nobody has it
 
+    def test_every_way_to_name_an_argument(self):
+        computed = "-block".replace("-", "")  # not interned, so not found by its address
+        for lock in Lock(), RLock(), Semaphore(), Condition(), Condition(Lock()):
+            for args, names in (((0,), {}), (([],), {}), ((False, None), {}), ((), {"block": 0}), ((), {computed: False}),
+                                ((), {computed: True, "timeout": 0.0}), ((True,), {"timeout": 0}), ((1, -1), {})):
+                with self.subTest(type(lock).__name__, args=args, names=names):
+                    self.assertIs(lock.acquire(*args, **names), True)
+                    self.assertIs(in_thread(lambda: lock.acquire(*args, **names)), False)
+                    lock.release()
+
     def test_what_was_not_initialised_raises(self):
         for cls in Lock, RLock, Semaphore, Condition:
             with self.assertRaises(ValueError):

@@ -68,7 +68,8 @@ static shoal_err double_it(const shoal_value *arg, shoal_value **out_result)
     if (x % 5 == 3 && sh_add_relaxed(died, 1) == 0) {
         kill(getpid(), SIGKILL); /* so that the owner has something to repair */
     }
-    *out_result = shoal_list(2 * x, shoal_value_at(arg, 1) != NULL);
+    /* A shared object needs a message; what has none stays inside the task. */
+    *out_result = x % 4 != 1 ? shoal_list(2 * x, shoal_value_copy(shoal_value_at(arg, 1))) : shoal_list(2 * x, true);
     return SHOAL_OK;
 }
 

@@ -97,18 +97,20 @@ typedef struct plan {
 
 static shoal_err put_task(shoal_pool *pool, sh_future *job, size_t i, const sh_target *target, const plan *p)
 {
+    const sh_pool_task task = {.job = job, .number = i};
+    bool more = i + 1 < p->count;
     if (p->chunk == 0) {
-        return sh_pool_put(pool, job, i, target, p->argument, 0);
+        return sh_pool_put(pool, &task, target, p->argument, 0, more);
     }
     size_t first = i * p->chunk, members = p->argument->size - first;
     if (p->chunk == 1) {
-        return sh_pool_put(pool, job, i, target, p->argument->as.items[first], 0);
+        return sh_pool_put(pool, &task, target, p->argument->as.items[first], 0, more);
     }
     members = members < p->chunk ? members : p->chunk;
     /* This list borrows its members: it is only read. */
     const shoal_value part = {
         .type = SHOAL_LIST, .depth = p->argument->depth, .size = members, .as.items = p->argument->as.items + first};
-    return sh_pool_put(pool, job, i, target, &part, (uint32_t)members);
+    return sh_pool_put(pool, &task, target, &part, (uint32_t)members, more);
 }
 
 static shoal_err submit(shoal_pool *pool, shoal_task task, const plan *p, sh_future **out_job)
@@ -131,6 +133,7 @@ static shoal_err submit(shoal_pool *pool, shoal_task task, const plan *p, sh_fut
     if (err == SHOAL_OK) {
         *out_job = job;
     } else if (job != NULL) { /* the tasks that were put keep running, but nobody gets their results */
+        sh_pool_wake(pool);
         job->handle = false;
         while (put < p->count) {
             sh_future_finish(job, put++, err, "", NULL); /* the last one frees the job, if no task is outstanding */

@@ -10,7 +10,6 @@
 #include "os/pid.h"
 #include "proc/sentinel.h"
 
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -52,6 +51,10 @@ shoal_err sh_pool_begin(shoal_pool *pool)
     if (err != SHOAL_OK) {
         return err;
     }
+    if (pool->workers == NULL) {
+        sh_pool_end(pool);
+        return sh_fail(SHOAL_EINVAL, "the pool has no workers of its own: use shoal_pool_submit");
+    }
     sh_pool_poll(pool);
     err = pool->broken   ? sh_fail(SHOAL_ECHILD, "%s", pool->why)
           : pool->closed ? sh_fail(SHOAL_ECLOSED, "the pool is closed")
@@ -82,6 +85,13 @@ void sh_pool_release(shoal_pool *pool)
     shoal_value_destroy(pool->worker_args);
     shoal_queue_release(pool->tasks);
     shoal_queue_release(pool->answers);
+    sh_block_release(pool->places);
+    while (pool->finished != NULL) {
+        sh_pool_task *next = pool->finished->next;
+        shoal_value_destroy(pool->finished->answer.value);
+        free(pool->finished);
+        pool->finished = next;
+    }
     pthread_mutex_destroy(&pool->lock);
     pthread_cond_destroy(&pool->changed);
     sh_supervisor_destroy(pool->workers);
@@ -91,26 +101,24 @@ void sh_pool_release(shoal_pool *pool)
 /* Makes the map that every worker gets as its argument. */
 static shoal_err make_worker_args(shoal_pool *pool, const shoal_pool_options *o)
 {
-    shoal_block *ready;
     sh_target target;
     shoal_value *init = NULL, *args = o->init_args != NULL ? shoal_value_copy(o->init_args) : shoal_value_null();
     shoal_err err = o->initializer != NULL ? sh_target_name((sh_function)o->initializer, &target) : SHOAL_OK;
     if (err == SHOAL_OK) {
-        err = shoal_block_create_zeroed((size_t)pool->count * sizeof(sh_a32), &ready);
+        err = shoal_block_create_zeroed((size_t)pool->count * sizeof(sh_a32), &pool->places);
     }
     if (err != SHOAL_OK) {
         shoal_value_destroy(args);
         return err;
     }
     init = o->initializer != NULL ? shoal_value_bytes(&target, sh_target_size(&target)) : shoal_value_null();
-    pool->ready = shoal_block_data(ready);
-    pool->worker_args = shoal_map(SH_WORKER_TASKS, pool->tasks, SH_WORKER_ANSWERS, pool->answers, SH_WORKER_READY,
-                                  ready, SH_WORKER_LIMIT, pool->limit, SH_WORKER_INIT, init, SH_WORKER_ARGS, args);
-    sh_block_release(ready);
+    pool->worker_args =
+        shoal_map(SH_WORKER_TASKS, pool->tasks, SH_WORKER_ANSWERS, pool->answers, SH_WORKER_PLACES, pool->places,
+                  SH_WORKER_LIMIT, pool->limit, SH_WORKER_INIT, init, SH_WORKER_ARGS, args);
     return pool->worker_args != NULL ? SHOAL_OK : shoal_last_error();
 }
 
-static shoal_err set_up(shoal_pool *pool, const shoal_pool_options *o)
+void sh_pool_init(shoal_pool *pool, int count, int retries)
 {
     pthread_condattr_t clock;
     pthread_condattr_init(&clock);
@@ -121,8 +129,15 @@ static shoal_err set_up(shoal_pool *pool, const shoal_pool_options *o)
     pool->maker = sh_fork_generation();
     pool->references = 1;
     pool->outstanding.next = pool->outstanding.previous = &pool->outstanding;
-    pool->count = o->workers > 0 ? o->workers : sh_cores();
-    pool->retries = o->retries > 0 ? o->retries : o->retries == 0 ? 1 : 0;
+    pool->finished_end = &pool->finished;
+    pool->backlog_end = &pool->backlog;
+    pool->count = count;
+    pool->retries = retries;
+}
+
+static shoal_err set_up(shoal_pool *pool, const shoal_pool_options *o)
+{
+    sh_pool_init(pool, o->workers > 0 ? o->workers : sh_cores(), o->retries > 0 ? o->retries : o->retries == 0 ? 1 : 0);
     pool->limit = o->tasks_per_child;
     shoal_err err = shoal_queue_create(0, &pool->tasks);
     if (err == SHOAL_OK) {
@@ -154,11 +169,8 @@ shoal_err shoal_pool_create(const shoal_pool_options *options, shoal_pool **out_
     sh_value_consume(o->init_args);
     if (err == SHOAL_OK) {
         *out_pool = pool;
-    } else if (pool != NULL) {
-        char text[SH_START_TEXT];
-        snprintf(text, sizeof text, "%s", shoal_last_error_text());
+    } else {
         shoal_pool_destroy(pool);
-        err = sh_fail(err, "%s", text);
     }
     return err;
 }
@@ -168,7 +180,9 @@ static void close_if_done(shoal_pool *pool)
 {
     if (pool->closed && pool->left == 0) {
         shoal_queue_close(pool->tasks);
-        sh_supervisor_close(pool->workers);
+        if (pool->workers != NULL) {
+            sh_supervisor_close(pool->workers);
+        }
     }
 }
 
@@ -177,7 +191,9 @@ void shoal_pool_close(shoal_pool *pool)
     sh_cleanup_begin();
     if (pool != NULL && sh_pool_lock(pool) == SHOAL_OK) {
         pool->closed = true;
-        sh_pool_poll(pool);
+        if (pool->workers != NULL) {
+            sh_pool_poll(pool);
+        }
         close_if_done(pool); /* else join does it: a task may have to be put again */
         sh_pool_end(pool);
     }
@@ -196,8 +212,9 @@ shoal_err shoal_pool_join(shoal_pool *pool, int64_t timeout)
     if (err != SHOAL_OK) {
         return err;
     }
-    err = pool->closed ? sh_pool_check_world(pool)
-                       : sh_fail(SHOAL_ESTATE, "call shoal_pool_close before shoal_pool_join");
+    err = !pool->closed           ? sh_fail(SHOAL_ESTATE, "call shoal_pool_close before shoal_pool_join")
+          : pool->workers == NULL ? sh_fail(SHOAL_EINVAL, "the pool has no workers of its own: join them yourself")
+                                  : sh_pool_check_world(pool);
     if (err == SHOAL_OK) {
         bool over = sh_pool_await(pool, nothing_left, pool, deadline);
         close_if_done(pool);
@@ -257,5 +274,5 @@ void shoal_pool_destroy(shoal_pool *pool)
 
 uint64_t shoal_pool_losses(const shoal_pool *pool)
 {
-    return pool != NULL ? sh_supervisor_deaths(pool->workers) : 0;
+    return pool != NULL && pool->workers != NULL ? sh_supervisor_deaths(pool->workers) : 0;
 }

@@ -7,6 +7,7 @@
 #ifndef SH_PROC_POOL_H
 #define SH_PROC_POOL_H
 
+#include "ipc/queue_core.h"
 #include "proc/supervisor.h"
 #include "sync/peers.h"
 
@@ -14,36 +15,56 @@
 
 /* State of a task: the low 2 bits, and above them the owner id of the worker that has it.
  *
- *   PENDING       -> TAKEN by w     w, by compare-and-swap
- *   TAKEN by w    -> DONE, FAILED   w (release), when the result is in its place
- *   TAKEN by w    -> PENDING        the pool's owner, once w is dead and buried
+ *   PENDING       -> TAKEN by w               w, by compare-and-swap
+ *   TAKEN by w    -> DONE by w, FAILED by w   w (release), when the result is in its place; then w drops the argument
+ *   DONE by w     -> DONE, FAILED             w, before it sends the task back
+ *   TAKEN by w    -> PENDING                  the pool's owner, once w is dead and buried
+ *
+ * The owner finishes a task that is DONE or FAILED, or was left so by a worker that is dead and buried.
  */
 typedef enum sh_pool_work_state {
     SH_POOL_WORK_PENDING,
     SH_POOL_WORK_TAKEN,
     SH_POOL_WORK_DONE,   /* result: the function's result, or a list of results */
-    SH_POOL_WORK_FAILED, /* result: list of error and text */
+    SH_POOL_WORK_FAILED, /* result: list of error and text, or error and value (shoal_worker_answer) */
 } sh_pool_work_state;
 
-static inline uint32_t sh_pool_work_taken_by(sh_owner owner)
+static inline uint32_t sh_pool_work_by(sh_owner owner, sh_pool_work_state state)
 {
-    return owner << 2 | SH_POOL_WORK_TAKEN;
+    return owner << 2 | (uint32_t)state;
 }
+
+/* Returns whether the owner may finish a task in this state. dead: a worker that is dead and buried, or 0. */
+static inline bool sh_pool_work_is_over(uint32_t state, sh_owner dead)
+{
+    return (state & 3) >= SH_POOL_WORK_DONE && (state >> 2 == 0 || state >> 2 == dead);
+}
+
+/* Releases the argument of a task that nobody will run again. */
+void sh_pool_drop_argument(const shoal_block *block);
+
+/* What fits into the task itself needs no message of its own: then a task is one block, not three. */
+#define SH_POOL_SMALL_ARGUMENT 4096
+#define SH_POOL_SMALL_RESULT 160 /* the text of an error, too: it needs no memory when there is none */
 
 /* A task, a block of SH_KIND_TASK.
  * Synchronisation
- *   argument, count, target   the owner, before it is put
- *   state                     as above
- *   result                    the worker that has it; then the owner
+ *   argument, count, target_size, argument_size, bytes   the owner, before it is put
+ *   state                                                as above
+ *   result, result_size, small_result                    the worker that has it; then the owner
  * death: of a worker with the task TAKEN: the owner buries it, which finishes a half-done store of the result, and
- * makes it PENDING again. */
+ * makes it PENDING again. The next worker overwrites what the dead one wrote. */
 typedef struct sh_pool_work_shm {
     sh_a64 destroy[2];
-    sh_a64 argument;
-    sh_a64 result;
+    sh_a64 argument; /* 0: it is in bytes */
+    sh_a64 result;   /* 0: it is in small_result, if result_size is not 0; otherwise there is none */
     sh_a32 state;
-    uint32_t count; /* 0: one member, the argument itself; else the argument is a list of count members */
-    sh_target target;
+    uint32_t count;       /* 0: one member, the argument itself; else the argument is a list of count members */
+    uint32_t target_size; /* 0: the workers know what to do with the argument (shoal_pool_submit) */
+    uint32_t argument_size;
+    uint32_t result_size;
+    uint8_t small_result[SH_POOL_SMALL_RESULT];
+    uint8_t bytes[] __attribute__((aligned(8))); /* the target, then a small argument, encoded */
 } sh_pool_work_shm;
 
 _Static_assert(offsetof(sh_pool_work_shm, state) == offsetof(sh_task_shm, words), "a pool's task is a task");
@@ -56,10 +77,14 @@ static inline sh_pool_work_shm *sh_pool_work_of(const shoal_block *block)
 /* The arguments of a worker: a map. */
 #define SH_WORKER_TASKS "tasks"     /* queue: tasks to do */
 #define SH_WORKER_ANSWERS "answers" /* queue: tasks done; and the notice of a worker that retires */
-#define SH_WORKER_READY "ready"     /* block: an sh_a32 for each rank, set when the worker's initializer has returned */
+#define SH_WORKER_PLACES "places"   /* block: a place for each rank */
 #define SH_WORKER_LIMIT "limit"     /* how many members it runs before it retires; 0: no limit */
 #define SH_WORKER_INIT "init"       /* bytes: the initializer's sh_target; or null */
 #define SH_WORKER_ARGS "args"       /* the initializer's arguments */
+
+/* A place, an sh_a32: 0 until the worker of that rank is ready for tasks, then the owner id under which it takes them,
+ * SH_PLACE_LEFT once it has ended in order. */
+#define SH_PLACE_LEFT UINT32_MAX
 
 /* The function that a worker process runs. */
 shoal_err sh_pool_worker_main(int rank, const shoal_value *args);
@@ -100,10 +125,11 @@ typedef struct sh_future {
 typedef struct sh_pool_task {
     struct sh_pool_task *next, *previous;
     shoal_block *block;
-    sh_future *job;
+    sh_future *job; /* NULL: it came from shoal_pool_submit, and goes to shoal_pool_next */
     size_t number;
-    uint64_t put; /* it is message number `put` of the task queue */
-    int attempts; /* how many workers died while they ran it */
+    uint64_t put;        /* it is message number `put` of the task queue */
+    int attempts;        /* how many workers died while they ran it */
+    shoal_answer answer; /* without a job; job and index are those of the submission */
 } sh_pool_task;
 
 /* The lock guards all fields except those that create writes once. */
@@ -116,22 +142,33 @@ struct shoal_pool {
     int count; /* of workers */
     int retries;
     int limit;
-    sh_supervisor *workers; /* NULL: create has failed */
+    sh_supervisor *workers; /* NULL: the caller starts the workers, or create has failed */
     shoal_value *worker_args;
     shoal_queue *tasks, *answers;
-    sh_a32 *ready;            /* in worker_args */
-    sh_pool_task outstanding; /* a ring with this as its head */
-    size_t left;
+    shoal_block *places;
+    sh_pool_task outstanding;               /* a ring with this as its head: tasks that are queued or taken */
+    size_t queued;                          /* how many are in it */
+    size_t left;                            /* tasks that are not finished: these and the backlog */
+    sh_pool_task *backlog, **backlog_end;   /* of shoal_pool_submit, in order; answer.value is the task */
+    sh_pool_task *finished, **finished_end; /* of shoal_pool_submit, for shoal_pool_next */
     uint64_t puts;
+    int unwoken; /* tasks for which no worker was woken yet */
     int64_t looked_at;
     bool closed, terminated, broken;
     char why[SH_START_TEXT + 256]; /* broken */
 };
 
-/* Puts task number i of the job into the queue. Its argument is one value (members is 0) or a list of `members` values.
- * Call it under the lock. */
-shoal_err sh_pool_put(shoal_pool *pool, sh_future *job, size_t i, const sh_target *target, const shoal_value *argument,
-                      uint32_t members);
+/* Puts a task like `task` into the queue. target: NULL if the workers know what to do. Its argument is one value
+ * (members is 0) or a list of `members` values. more: another task follows at once, so the workers need not be woken
+ * yet. Call it under the lock. */
+shoal_err sh_pool_put(shoal_pool *pool, const sh_pool_task *task, const sh_target *target, const shoal_value *argument,
+                      uint32_t members, bool more);
+
+/* The same for shoal_pool_submit. Takes ownership of the argument, and of what it keeps back for later. */
+shoal_err sh_pool_submit(shoal_pool *pool, const sh_pool_task *task, shoal_value *argument, bool more);
+
+/* Wakes workers for the tasks that were put with `more`. Call it under the lock. */
+void sh_pool_wake(shoal_pool *pool);
 
 /* Lock and unlock the pool. begin also tends the workers. Errors: SHOAL_ECLOSED, SHOAL_ECHILD if the pool is broken. */
 shoal_err sh_pool_begin(shoal_pool *pool);
@@ -158,6 +195,19 @@ void sh_pool_poll(shoal_pool *pool);
 
 /* Joins the workers that have ended and starts their replacements. Call it under the lock. */
 void sh_pool_tend(shoal_pool *pool);
+
+/* Prepares a pool that was cleared. Its queues and places are still to be made. */
+void sh_pool_init(shoal_pool *pool, int count, int retries);
+
+/* Receives one answer without waiting. Returns false if there is none. Call it under the lock. */
+bool sh_pool_take_answer(shoal_pool *pool);
+
+/* The same for an answer that has been taken from the queue. */
+void sh_pool_take_in(shoal_pool *pool, const sh_taken *answer);
+
+/* Looks after the tasks of the worker of this rank, which died and is buried. A task that is not run again fails with
+ * SHOAL_ECHILD, the text, and a copy of the reason, which may be NULL. Clears the place. Call it under the lock. */
+void sh_pool_worker_died(shoal_pool *pool, int rank, const char *text, const shoal_value *reason);
 
 /* Makes the supervisor of the workers, and starts them. */
 shoal_err sh_pool_start_workers(shoal_pool *pool, shoal_start start);

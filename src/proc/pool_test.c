@@ -586,6 +586,140 @@ START_TEST(threads_share_a_pool)
 }
 END_TEST
 
+/* ---- pools whose workers a binding starts ---- */
+
+/* A binding's worker: squares small numbers, answers others with an error, and kills itself for 13. args: the objects. */
+static shoal_err serve(int rank, const shoal_value *args)
+{
+    shoal_pool_objects objects = {.tasks = shoal_value_as_queue(shoal_value_at(args, 0)),
+                                  .answers = shoal_value_as_queue(shoal_value_at(args, 1)),
+                                  .places = shoal_value_as_block(shoal_value_at(args, 2))};
+    shoal_worker *worker;
+    shoal_value *task;
+    shoal_err err;
+    must(shoal_worker_begin(&objects, rank, &worker) == SHOAL_OK);
+    must(shoal_worker_answer(worker, SHOAL_OK, shoal_value_int(1)) == SHOAL_ESTATE);
+    while ((err = shoal_worker_take(worker, LIMIT, &task)) == SHOAL_OK) {
+        int64_t x = shoal_value_type(task) == SHOAL_INT ? sh_int_of(task) : 0;
+        shoal_value *other;
+        must(shoal_worker_take(worker, SHOAL_NOW, &other) == SHOAL_ESTATE);
+        if (x == 13) {
+            kill(getpid(), SIGKILL);
+        }
+        must((shoal_value_type(task) != SHOAL_INT ? shoal_worker_answer(worker, SHOAL_OK, shoal_value_copy(task))
+              : x < 100                           ? shoal_worker_answer(worker, SHOAL_OK, shoal_value_int(x * x))
+                        : shoal_worker_answer(worker, SHOAL_ELIMIT, shoal_list("too large", x))) == SHOAL_OK);
+        shoal_value_destroy(task);
+    }
+    shoal_worker_end(worker);
+    return err == SHOAL_ECLOSED ? SHOAL_OK : err;
+}
+
+static shoal_process *start_server(int method, const shoal_pool_objects *o)
+{
+    shoal_process *p;
+    ck_assert_ok(shoal_process_start(serve, shoal_list(o->tasks, o->answers, o->places),
+                                     &(shoal_process_options){.start = (shoal_start)method}, &p));
+    return p;
+}
+
+static shoal_answer next(shoal_pool *pool)
+{
+    shoal_answer answer = {.job = 0};
+    shoal_err err;
+    do { /* what else is in the queue of answers ends a wait */
+        err = shoal_pool_next(pool, LIMIT, &answer);
+    } while (err == SHOAL_ETIMEDOUT);
+    ck_assert_ok(err);
+    return answer;
+}
+
+static void has_been_killed(shoal_process *p)
+{
+    shoal_status status = finish(p);
+    ck_assert_int_eq(status.end, SHOAL_KILLED);
+    shoal_process_destroy(p);
+}
+
+START_TEST(a_binding_starts_the_workers)
+{
+    enum { N = 2500, TEXT = 5000 }; /* more tasks than are queued at once */
+    shoal_pool_objects o;
+    shoal_pool *pool, *usual = make(_i, (shoal_pool_options){.workers = 1});
+    shoal_answer a;
+    shoal_value *v;
+    bool seen[N] = {false};
+    char text[TEXT + 1];
+    memset(text, 'x', TEXT);
+    text[TEXT] = 0;
+    ck_assert_ok(shoal_queue_create(0, &o.tasks));
+    ck_assert_ok(shoal_queue_create(0, &o.answers));
+    ck_assert_ok(shoal_block_create_zeroed(sizeof(uint32_t), &o.places));
+    ck_assert_ok(shoal_pool_create_on(&o, 1, &pool));
+    ck_assert_err(shoal_pool_next(pool, SHOAL_NOW, &a), SHOAL_ETIMEDOUT);
+    for (int i = 0; i < N; i++) {
+        ck_assert_ok(shoal_pool_submit(pool, 7, (uint64_t)i, shoal_value_int(i % 13), i % 20 != 19));
+    }
+    shoal_process *p = start_server(_i, &o);
+    for (int i = 0; i < N; i++) {
+        a = next(pool);
+        int64_t x = (int64_t)(a.index % 13);
+        ck_assert(a.job == 7 && a.index < N && !seen[a.index]);
+        seen[a.index] = true;
+        ck_assert_int_eq(a.err, SHOAL_OK);
+        ck_assert_int_eq(sh_int_of(a.value), x * x);
+        shoal_value_destroy(a.value);
+    }
+    ck_assert_ok(shoal_pool_submit(pool, 8, 1, shoal_value_int(1000), true));
+    shoal_pool_wake(pool);
+    a = next(pool);
+    ck_assert_int_eq(a.err, SHOAL_ELIMIT);
+    ck_assert_int_eq(sh_int_of(shoal_value_at(a.value, 1)), 1000);
+    shoal_value_destroy(a.value);
+    ck_assert_ok(shoal_pool_submit(pool, 8, 2, shoal_value_string(text), false)); /* not in the task itself */
+    a = next(pool);
+    ck_assert_str_eq(shoal_value_as_string(a.value), text);
+    shoal_value_destroy(a.value);
+    ck_assert_ok(shoal_pool_submit(pool, 9, 3, shoal_value_int(13), false));
+    has_been_killed(p);
+    ck_assert_ok(shoal_pool_lost(pool, 0, shoal_value_string("the first"))); /* it is run again */
+    p = start_server(_i, &o);
+    has_been_killed(p);
+    ck_assert_uint_ne(*(uint32_t *)shoal_block_data(o.places), 0);
+    ck_assert_ok(shoal_pool_lost(pool, 0, shoal_value_string("the second")));
+    ck_assert_uint_eq(*(uint32_t *)shoal_block_data(o.places), 0);
+    a = next(pool);
+    ck_assert(a.job == 9 && a.index == 3 && a.err == SHOAL_ECHILD);
+    ck_assert_str_eq(shoal_value_as_string(a.value), "the second");
+    shoal_value_destroy(a.value);
+
+    ck_assert_err(shoal_pool_lost(pool, 1, NULL), SHOAL_EINVAL);
+    ck_assert_err(shoal_pool_apply(pool, square, shoal_value_int(1), &v), SHOAL_EINVAL);
+    ck_assert_err(shoal_pool_submit(usual, 1, 1, shoal_value_int(1), false), SHOAL_EINVAL);
+    ck_assert_err(shoal_pool_submit(pool, 1, 1, NULL, false), SHOAL_EINVAL);
+    ck_assert_err(shoal_pool_create_on(&o, -1, &pool), SHOAL_EINVAL);
+    ck_assert_err(shoal_worker_begin(&o, 1, &(shoal_worker *){NULL}), SHOAL_EINVAL);
+    ck_assert_uint_eq(shoal_pool_losses(pool), 0);
+    p = start_server(_i, &o);
+    shoal_pool_close(pool); /* nothing is left to do, so this closes the queue of tasks */
+    ck_assert_err(shoal_pool_submit(pool, 1, 1, shoal_value_int(1), false), SHOAL_ECLOSED);
+    ck_assert_err(shoal_pool_join(pool, LIMIT), SHOAL_EINVAL);
+    ck_assert_int_eq(finish(p).end, SHOAL_RETURNED);
+    ck_assert_ok(shoal_pool_lost(pool, 0, shoal_value_null()));
+    ck_assert_err(shoal_pool_next(pool, SHOAL_NOW, &a), SHOAL_ETIMEDOUT);
+    shoal_queue_close(o.answers);
+    ck_assert_err(shoal_pool_next(pool, LIMIT, &a), SHOAL_ECLOSED);
+    shoal_process_destroy(p);
+    shoal_worker_end(NULL);
+    shoal_pool_wake(NULL);
+    shoal_pool_destroy(pool);
+    shoal_pool_destroy(usual);
+    shoal_release(o.tasks);
+    shoal_release(o.answers);
+    shoal_release(o.places);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("pool");
@@ -605,6 +739,7 @@ static Suite *suite(void)
     add_for_methods(tc, terminate_fails_unfinished_tasks);
     add_for_methods(tc, handles_are_destroyed_after_their_world);
     add_for_methods(tc, threads_share_a_pool);
+    add_for_methods(tc, a_binding_starts_the_workers);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -1,6 +1,7 @@
 #include "proc/registry.h"
 
 #include "base/fork.h"
+#include "base/grow.h"
 #include "os/fd.h"
 #include "os/pidfd.h"
 
@@ -183,15 +184,8 @@ void sh_registry_remove(shoal_process *process)
 void sh_orphans_add(int32_t pid)
 {
     sh_fork_lock(&lock);
-    if (mine.orphan_count == mine.orphan_room) {
-        size_t room = mine.orphan_room * 2 + 8;
-        int32_t *fresh = realloc(mine.orphans, room * sizeof *fresh);
-        if (fresh != NULL) {
-            mine.orphans = fresh;
-            mine.orphan_room = room;
-        }
-    }
-    if (mine.orphan_count < mine.orphan_room) { /* else it stays a zombie until this process ends */
+    /* Without memory it stays a zombie until this process ends. */
+    if (sh_grow(&mine.orphans, mine.orphan_count, &mine.orphan_room, sizeof *mine.orphans)) {
         mine.orphans[mine.orphan_count++] = pid;
     }
     sh_fork_unlock(&lock);

@@ -97,21 +97,24 @@ static void wake_sleeper(sh_supervisor *s)
     sh_futex_wake(&s->changed, INT_MAX);
 }
 
-static shoal_err start(sh_supervisor *s, int rank)
+shoal_err sh_supervisor_start_member(sh_supervisor *s, int rank)
 {
     const sh_supervisor_rules *r = &s->rules;
     member *m = &s->members[rank];
+    shoal_process_options options = r->options;
     char name[SHOAL_NAME_MAX + 1];
-    snprintf(name, sizeof name, r->numbered ? "%s-%d" : "%s", r->name, rank);
+    options.rank = rank;
+    if (r->numbered) {
+        snprintf(name, sizeof name, "%s-%d", options.name, rank);
+        options.name = name;
+    }
     shoal_process_destroy(m->process);
     *m = (member){.vacant = true, .retiring = m->retiring, .retired_at = m->retired_at, .told = m->told};
     shoal_value *fresh = r->arguments != NULL ? r->arguments(r->owner, rank) : NULL;
     if (r->arguments != NULL && fresh == NULL) {
         return shoal_last_error();
     }
-    shoal_err err =
-        sh_process_begin(r->target, fresh != NULL ? fresh : r->args,
-                         &(shoal_process_options){.start = r->start, .name = name, .rank = rank}, &m->process);
+    shoal_err err = sh_process_begin(r->target, fresh != NULL ? fresh : r->args, &options, &m->process);
     m->vacant = err != SHOAL_OK;
     sh_value_consume(fresh);
     wake_sleeper(s);
@@ -122,7 +125,7 @@ shoal_err sh_supervisor_start(sh_supervisor *s)
 {
     shoal_err err = SHOAL_OK;
     for (int i = 0; i < s->count && err == SHOAL_OK; i++) {
-        err = start(s, i);
+        err = sh_supervisor_start_member(s, i);
     }
     return err;
 }
@@ -209,7 +212,7 @@ static shoal_err tend_member(sh_supervisor *s, int rank, bool sure)
         err = see_out(s, rank);
     }
     if (err == SHOAL_OK && m->vacant && !s->closed) {
-        err = start(s, rank);
+        err = sh_supervisor_start_member(s, rank);
         return s->rules.patient ? SHOAL_OK : err;
     }
     return err;
@@ -272,11 +275,22 @@ static int64_t next_signal(const sh_supervisor *s, int64_t deadline)
     return deadline;
 }
 
-static void wait_for_ends(sh_supervisor *s, size_t n, int64_t deadline)
+static int wait_for_ends(sh_supervisor *s, size_t n, int64_t deadline)
 {
     uint32_t entry = sh_waits_begin(sh_waits_name(SH_WAITS_PROCESSES, n), 0);
-    sh_sentinels_poll(s->processes, s->fds, n, next_signal(s, deadline));
+    int ended = sh_sentinels_poll(s->processes, s->fds, n, next_signal(s, deadline));
     sh_waits_end(entry);
+    return ended;
+}
+
+static bool any_may_have_ended(const sh_supervisor *s)
+{
+    for (int i = 0; i < s->count; i++) {
+        if (sh_supervisor_runs(s, i) && sh_process_may_have_ended(s->members[i].process)) {
+            return true;
+        }
+    }
+    return false;
 }
 
 /* Collects what to sleep on, before the last check of the queue. */
@@ -332,7 +346,9 @@ void sh_supervisor_wait(sh_supervisor *s, shoal_queue *queue, pthread_mutex_t *l
     }
     if (queue == NULL) {
         sh_interrupt_begin();
-        wait_for_ends(s, list_running(s), deadline);
+        if (wait_for_ends(s, list_running(s), deadline) > 0 && !any_may_have_ended(s)) {
+            s->sure_at = 0; /* it seems to run (sleep.h): the next tend finds it */
+        }
         return;
     }
     give_back(lock);
@@ -375,7 +391,7 @@ bool sh_supervisor_join(sh_supervisor *s, int64_t deadline)
         if (n == 0 || err == SHOAL_EFORK || sh_passed(deadline) || sh_interrupt_mine.hit) {
             return n == 0;
         }
-        wait_for_ends(s, n, deadline);
+        (void)wait_for_ends(s, n, deadline);
     }
 }
 

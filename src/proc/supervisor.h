@@ -1,6 +1,6 @@
 /* A supervisor starts the members of a crew, one process for each rank. It waits for their ends and for messages at the
- * same time, asks its owner what an end means, replaces members, and ends them all. Its owners are pools, loaders and
- * training jobs.
+ * same time, asks its owner what an end means, replaces members, and ends them all. Its owners are pools, loaders,
+ * training jobs and calls of shoal_spawn.
  *
  * Who owns what: the supervisor owns the process handles. The owner owns everything else, including queues and tasks.
  * The owner makes the arguments of a start, and the start consumes them.
@@ -38,11 +38,10 @@ typedef enum sh_verdict {
 
 typedef struct sh_supervisor_rules {
     shoal_target target;
-    shoal_start start;
-    const char *name;        /* of the processes; the owner keeps it */
-    bool numbered;           /* the rank is appended: "name-0" */
-    sh_waits_kind waits_for; /* how a wait is shown (waits.h) */
-    void *owner;             /* for the calls below */
+    shoal_process_options options; /* of all members, with another rank each; the owner keeps what it points to */
+    bool numbered;                 /* the rank is appended to the name: "name-0" */
+    sh_waits_kind waits_for;       /* how a wait is shown (waits.h) */
+    void *owner;                   /* for the calls below */
 
     /* The arguments of a member: args for all members, or what `arguments` makes for each start. If `arguments` returns
      * NULL, the start fails with the last error. */
@@ -63,8 +62,9 @@ typedef struct sh_supervisor_rules {
 /* Makes a supervisor. No member runs yet. Errors: SHOAL_ENOMEM. */
 shoal_err sh_supervisor_create(const sh_supervisor_rules *rules, int count, sh_supervisor **out_supervisor);
 
-/* Starts all members. If one cannot be started, those before it keep running. */
+/* Starts all members, or one. If one cannot be started, those before it keep running. */
 shoal_err sh_supervisor_start(sh_supervisor *supervisor);
+shoal_err sh_supervisor_start_member(sh_supervisor *supervisor, int rank);
 
 /* Sleeps until the queue is ready (NULL: no queue), a member ends, or the deadline passes; it may return earlier. lock:
  * NULL, or the owner's lock, which the caller holds. sh_interrupt_mine says whether a signal ended the wait. */

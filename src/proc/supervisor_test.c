@@ -68,8 +68,7 @@ static crew begin(int method, shoal_target target, int count, const sh_superviso
     sh_supervisor_rules rules = *more;
     ck_assert_ok(shoal_queue_create(0, &c.queue));
     rules.target = target;
-    rules.start = (shoal_start)method;
-    rules.name = "member";
+    rules.options = (shoal_process_options){.start = (shoal_start)method, .name = "member"};
     rules.waits_for = SH_WAITS_ANY;
     rules.arguments = arguments;
     rules.ended = ended;

@@ -257,9 +257,9 @@ class Pool(_standard.Pool):
 
     def _put_all(self, result: MapResult, function: _Function, call: int, units: Iterator[Tuple[int, Any]]) -> None:
         """Puts the tasks of a map. If they are large, only some: they need not be in shared memory all at once."""
-        size = 0
+        size, last = 0, result._number_left - 1
         for index, unit in units:
-            put = self._jobs.put(result, index, call, function, unit)
+            put = self._jobs.put(result, index, call, function, unit, index < last)
             size += put
             if put < 0:
                 return

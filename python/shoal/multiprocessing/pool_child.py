@@ -1,8 +1,7 @@
 """What a worker process of a pool runs. A spawned worker imports this, so it imports little.
 
-A worker takes a task from an acknowledged queue, runs it, puts the result on another queue, and only then ends the
-delivery. So when a worker dies, at whatever moment, the queue delivers its task again, and nothing is lost. Before it
-runs a task, it writes the task's number into its place in shared memory, so that the parent can tell what it died of.
+The library's pool hands out the tasks (shoal/pool.h): when a worker dies, at whatever moment, it knows which task the
+worker had, and nothing is lost.
 """
 from __future__ import annotations
 
@@ -16,19 +15,19 @@ if TYPE_CHECKING:
 __all__ = ["run_worker"]
 
 # The outcomes of pool.c.
-DONE, RAISED, GAVE_UP, NOTE, NO_START, NO_MEMORY = range(6)
+DONE, RAISED, DIED, NO_MEMORY = range(4)
 
 
-def run_worker(tasks: Any, results: Any, places: Any, place: int, initializer: Optional[Callable[..., Any]],
-               initargs: Any, most: int, deliveries: int) -> None:
+def run_worker(tasks: Any, answers: Any, places: Any, failures: Any, place: int,
+               initializer: Optional[Callable[..., Any]], initargs: Any, most: int) -> None:
     """The main function of a worker."""
     if initializer is not None:
         try:
             initializer(*initargs)
         except Exception as error:
-            _tell_failed_start(results, error)
+            _tell_failed_start(failures, error)
             raise
-    _shoal.pool_work(tasks, results, places, place, most, deliveries, _load_function, _failure)
+    _shoal.pool_work(tasks, answers, places, place, most, _load_function, _failure)
 
 
 def run_task(function: Callable[..., Any], args: Any, kwds: Any) -> Any:
@@ -36,11 +35,11 @@ def run_task(function: Callable[..., Any], args: Any, kwds: Any) -> Any:
     return function(*args, **kwds)
 
 
-def _tell_failed_start(results: Any, error: Exception) -> None:
+def _tell_failed_start(failures: Any, error: Exception) -> None:
     try:
-        _shoal.pool_answer(results, NO_START, _failure(error, None, False))
+        failures.put(_failure(error, None, False))
     except Exception:  # it cannot be pickled; the traceback is on stderr
-        _shoal.pool_answer(results, NO_START, RuntimeError(repr(error)))
+        failures.put(RuntimeError(repr(error)))
 
 
 def _load_function(pickled: bytes) -> Any:

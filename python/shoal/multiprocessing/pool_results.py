@@ -6,11 +6,11 @@ import sys
 import threading
 import time
 from multiprocessing import TimeoutError
-from typing import Any, Callable, Deque, Dict, List, Optional, Set, Tuple
+from typing import Any, Callable, Deque, Dict, List, Optional, Tuple
 
 from .. import _shoal
 from .connection import wait_for_signals_too
-from .pool_child import DONE, GAVE_UP, NO_MEMORY, NO_START, NOTE, RAISED
+from .pool_child import DIED, DONE, RAISED
 from .pool_workers import CLOSE, RUN, TERMINATE, Death, WorkerDied, Workers
 
 __all__ = ["ApplyResult", "AsyncResult", "MapResult", "IMapIterator", "IMapUnorderedIterator"]
@@ -38,7 +38,6 @@ class ApplyResult(_standard.ApplyResult):  # type: ignore[type-arg]
         self._error_callback = error_callback
         self._success = True
         self._value: Any = None
-        self._deaths: Dict[int, Death] = {}
         self._room: Optional[threading.Semaphore] = None  # for tasks that are not done; None: no limit
         self._cache = pool._cache
 
@@ -92,10 +91,6 @@ class ApplyResult(_standard.ApplyResult):  # type: ignore[type-arg]
     def _set_length(self, length: int) -> None:
         """The length of a result is known from the beginning; that of an iterator is not."""
 
-    def _is_open(self, index: int) -> bool:
-        """Whether the result of a task is still missing."""
-        return not self._event.is_set()
-
     def _describe(self, index: int) -> str:
         """Names a task, for an error."""
         return f"task {self._job}"
@@ -114,15 +109,11 @@ class MapResult(ApplyResult):
         self._chunksize = chunksize
         # Chunks that are not done. Programs read it to show their progress, so it has the standard module's name.
         self._number_left = -(-length // chunksize) if chunksize > 0 else 0
-        self._seen = bytearray(self._number_left)
         if not self._number_left:
             self._event.set()
             self._pool = None
 
     def _set(self, index: int, success: bool, value: Any) -> None:
-        if self._seen[index]:
-            return  # a task that was run twice, because its first worker died after it had put the result
-        self._seen[index] = 1
         if self._success:
             if not success:
                 self._success, self._value = False, value
@@ -135,9 +126,6 @@ class MapResult(ApplyResult):
             self._finish()
         if self._room is not None:
             self._room.release()
-
-    def _is_open(self, index: int) -> bool:
-        return not self._seen[index]
 
     def _describe(self, index: int) -> str:
         return _describe_chunk(index, self._chunksize)
@@ -160,7 +148,6 @@ class IMapIterator(_standard.IMapIterator):  # type: ignore[type-arg]
         self._length: Optional[int] = None
         self._unsorted: Dict[int, Tuple[bool, Any]] = {}
         self._chunksize = chunksize
-        self._deaths: Dict[int, Death] = {}
         self._cache = pool._cache
         self._room = threading.Semaphore(pool._window)
 
@@ -187,8 +174,6 @@ class IMapIterator(_standard.IMapIterator):  # type: ignore[type-arg]
 
     def _set(self, index: int, success: bool, value: Any) -> None:
         with self._cond:
-            if not self._is_open(index):
-                return
             self._arrange(index, (success, value))
             self._room.release()
             self._check_end()
@@ -220,9 +205,6 @@ class IMapIterator(_standard.IMapIterator):  # type: ignore[type-arg]
                 self._check_end()
         self._room.release()
 
-    def _is_open(self, index: int) -> bool:
-        return index >= self._index and index not in self._unsorted
-
     def _describe(self, index: int) -> str:
         return _describe_chunk(index, self._chunksize)
 
@@ -230,22 +212,10 @@ class IMapIterator(_standard.IMapIterator):  # type: ignore[type-arg]
 class IMapUnorderedIterator(IMapIterator):
     """An iterator over results, in the order in which they come."""
 
-    def __init__(self, pool: Any, chunksize: int = 1) -> None:
-        super().__init__(pool, chunksize)
-        self._early: Set[int] = set()  # those that came before one with a lower index
-        self._low = 0  # all below have come
-
     def _arrange(self, index: int, item: Tuple[bool, Any]) -> None:
-        self._early.add(index)
-        while self._low in self._early:
-            self._early.remove(self._low)
-            self._low += 1
         self._items.append(item)
         self._index += 1
         self._cond.notify()
-
-    def _is_open(self, index: int) -> bool:
-        return index >= self._low and index not in self._early
 
 
 def _run_callback(callback: Callable[[Any], Any], value: Any) -> None:
@@ -274,9 +244,6 @@ class Jobs:
         self.workers: Workers
         self._retries = retries
         self._notes: Deque[Callable[[], None]] = collections.deque()
-        self._untold = False  # the handler thread was not told of a note, because the heap was full
-        self._gave_up: List[Tuple[int, int]] = []  # tasks that failed; the deaths of their workers are not known yet
-        self._idle_death: Optional[Death] = None  # the last one
         self._broken: Optional[str] = None
         self._start_error: Optional[BaseException] = None
         self.thread = threading.Thread(target=self._handle, name="shoal-pool-results", daemon=True)
@@ -289,14 +256,15 @@ class Jobs:
             self.workers.wake()
             raise ValueError("Pool not running") from self.workers.error
 
-    def put(self, result: Any, index: int, call: int, function: Any, x: Any) -> int:
-        """Puts a task. If it cannot be pickled, it fails. Returns about how many bytes it takes; -1 if it has no use,
-        because the pool was terminated."""
+    def put(self, result: Any, index: int, call: int, function: Any, x: Any, more: bool = False) -> int:
+        """Puts a task; more: another follows at once. If it cannot be pickled, it fails. Returns about how many bytes it
+        takes; -1 if it has no use, because the pool was terminated."""
         size = 0
         try:
             if function.pickle is None:
                 x = (function.function, x)
-            size = _shoal.pool_put(self.workers.tasks, result._job, index, call, function.pickle, function.keep, x)
+            size = _shoal.pool_put(self.workers.pool, result._job, index, call, function.pickle, function.keep, x,
+                                   more)
         except _shoal.Closed:
             return -1
         except Exception as error:
@@ -308,7 +276,7 @@ class Jobs:
     def fail(self, result: Any, index: int, error: BaseException) -> None:
         """Lets a task fail, in the handler thread like all others."""
         def let_it_fail() -> None:
-            if result._is_open(index):
+            if result._job in self.cache:
                 result._set(index, False, error)
         self._note(let_it_fail)
 
@@ -317,18 +285,9 @@ class Jobs:
     def idle(self) -> bool:
         return not self.cache
 
-    def died(self, death: Death) -> None:
-        self._note(lambda: self._take_death(death))
-
-    def unexplained(self) -> List[Tuple[int, int]]:
-        return list(self._gave_up)
-
-    def looked(self, asked: List[Tuple[int, int]]) -> None:
-        self._note(lambda: self._explain_by_guess(asked))
-
-    def broken(self, text: str) -> None:
+    def broken(self, text: str, error: Optional[BaseException]) -> None:
         def become_broken() -> None:
-            self._broken = text
+            self._broken, self._start_error = text, error
             self._fail_all()
         self._note(become_broken)
 
@@ -338,11 +297,9 @@ class Jobs:
         """Lets the handler thread call a function."""
         self._notes.append(note)
         try:
-            _shoal.pool_answer(self.workers.results, NOTE, None)
-        except _shoal.Closed:
+            self.workers.answers.put(0)  # it ends the wait
+        except (_shoal.Closed, MemoryError):  # with a full heap, the handler thread sees it a second later at the latest
             pass
-        except MemoryError:  # the handler thread sees it a second later at the latest
-            self._untold = True
 
     def _handle(self) -> None:
         try:
@@ -362,33 +319,22 @@ class Jobs:
     def _take_batch(self) -> bool:
         batch: Optional[List[Any]] = []
         try:
-            batch = _shoal.pool_collect(self.workers.results, _BATCH)
+            batch = _shoal.pool_collect(self.workers.pool, _BATCH)
         except MemoryError:  # the heap is full, perhaps for a moment only; nothing is lost
             time.sleep(_FULL_PAUSE)
         if batch is None or self.workers.state == TERMINATE:
             return False
-        if self._untold:
-            self._untold = False
-            self._run_notes()
         cache = self.cache
         for job, index, outcome, value in batch:
+            result = cache.get(job)
+            if result is None:
+                continue  # nobody waits for it any more
             if outcome <= RAISED:
-                result = cache.get(job)
-                if result is not None:
-                    result._set(index, outcome == DONE, value)
-            elif outcome == GAVE_UP:
-                self._gave_up.append((job, index))
-                self._explain()
-                if self._gave_up:
-                    self.workers.wake()
-            elif outcome == NO_START:
-                self._start_error = value
-            elif outcome == NO_MEMORY:
-                result = cache.get(job)
-                if result is not None and result._is_open(index):
-                    result._set(index, False, _no_memory(result, index, value))
+                result._set(index, outcome == DONE, value)
             else:
-                self._run_notes()
+                error = self._died(result, index, Death(*value)) if outcome == DIED else _no_memory(result, index, value)
+                result._set(index, False, error)
+        self._run_notes()
         if self.workers.state == CLOSE and not cache:
             self.workers.wake()
         return True
@@ -397,44 +343,11 @@ class Jobs:
         while self._notes:
             self._notes.popleft()()
 
-    def _take_death(self, death: Death) -> None:
-        result = self.cache.get(death.job)
-        if result is not None:
-            result._deaths[death.index] = death
-        elif not death.job:
-            self._idle_death = death
-        self._explain()
-
-    def _explain(self) -> None:
-        """Lets the tasks fail whose last worker died, as far as these deaths are known."""
-        waiting, self._gave_up = self._gave_up, []
-        for job, index in waiting:
-            result = self.cache.get(job)
-            if result is None or not result._is_open(index):
-                continue
-            death = result._deaths.get(index)
-            if death is None:
-                self._gave_up.append((job, index))
-            else:
-                self._fail_by_death(result, index, death)
-
-    def _explain_by_guess(self, asked: List[Tuple[int, int]]) -> None:
-        """All deaths are known now. A worker of what is left died after it took the task, and before it wrote that."""
-        for job, index in set(asked).intersection(self._gave_up):
-            self._gave_up.remove((job, index))
-            result = self.cache.get(job)
-            if result is not None and result._is_open(index):
-                self._fail_by_death(result, index, self._idle_death)
-
-    def _fail_by_death(self, result: Any, index: int, death: Optional[Death]) -> None:
-        if death is not None and death.no_memory:
-            result._set(index, False, _no_memory(result, index, None))
-            return
-        text = f"{death or 'a worker ended'} while it ran {result._describe(index)}"
+    def _died(self, result: Any, index: int, death: Death) -> WorkerDied:
+        text = f"{death} while it ran {result._describe(index)}"
         if self._retries:
             text += f", which was run {self._retries + 1} times"
-        error = WorkerDied(text, death.pid, death.exitcode) if death else WorkerDied(text)
-        result._set(index, False, error)
+        return WorkerDied(text, death.pid, death.exitcode)
 
     def _fail_all(self) -> None:
         text = str(self._broken)

@@ -7,7 +7,7 @@ import signal
 import threading
 import time
 from multiprocessing.connection import wait
-from typing import Any, Callable, List, NamedTuple, Optional, Tuple
+from typing import Any, Callable, List, NamedTuple, Optional
 
 from .. import _shoal
 from .pool_child import run_worker
@@ -18,11 +18,6 @@ RUN, CLOSE, TERMINATE = "RUN", "CLOSE", "TERMINATE"
 
 #: How long a worker may take to end after SIGTERM, in seconds. Then it is killed.
 GRACE = 1.0
-
-# A place in shared memory has four integers: the job of the running task or 0, its index, whether the worker is ready,
-# and whether it ended because there was no memory for a result.
-_PLACE_WORDS = 4
-_JOB, _INDEX, _READY, _NO_MEMORY = range(4)
 
 #: After how many seconds to try again to start a worker.
 _RETRY_START = 0.1
@@ -56,11 +51,6 @@ class Death(NamedTuple):
     place: int
     pid: int
     exitcode: int
-    job: int
-    """The job of the task that it ran; 0 if it ran none."""
-    index: int  # type: ignore[assignment]  # not the method of tuples
-    no_memory: bool
-    """There was no memory for the task's result, nor to send that."""
 
     def __str__(self) -> str:
         return f"worker {self.place} (pid {self.pid}) {how_it_ended(self.exitcode)}"
@@ -101,24 +91,26 @@ class _Bell:
 class Workers:
     """The workers of a pool, and the thread that keeps their number.
 
-    The thread reports to `observer`: died(Death), broken(text) when workers do not start any more, and looked(tasks)
-    when it has reported all deaths that unexplained() asked for. idle() says whether nothing is left to do. When a pool
-    is closed and idle, or terminated, the thread ends the workers and then closes the queue of results. If the thread
-    fails, it ends the workers too.
+    The library's pool has the tasks; the thread tells it which workers have ended. It reports to `observer`: broken(text,
+    error) when workers do not start any more. idle() says whether nothing is left to do. When a pool is closed and idle,
+    or terminated, the thread ends the workers and then closes the queue of answers. If the thread fails, it ends the
+    workers too.
     """
 
     def __init__(self, make_process: Callable[..., Any], count: int, initializer: Optional[Callable[..., Any]],
                  initargs: Any, most: Optional[int], retries: int, observer: Any) -> None:
         self.processes: List[Any] = []
-        self.tasks: "_shoal.Queue[Any]" = _shoal.Queue(0, acknowledge=True)
-        self.results: "_shoal.Queue[Any]" = _shoal.Queue()
+        self.tasks: "_shoal.Queue[Any]" = _shoal.Queue()
+        self.answers: "_shoal.Queue[Any]" = _shoal.Queue()
         self.state = RUN
         self.error: Optional[BaseException] = None  # of a thread of the pool that failed
         self._make_process = make_process
         self._count = count
-        self._places: Any = _shoal.Block(count * _PLACE_WORDS * 8, True)
-        self._words = memoryview(self._places).cast("q")
-        self._arguments = initializer, initargs, most or 0, min(retries + 1, 1 << 31)
+        self._places: Any = _shoal.Block(count * 4, True)
+        self._ready = memoryview(self._places).cast("I")  # not 0: the worker of this place has been ready for tasks
+        self._failures: "_shoal.Queue[Any]" = _shoal.Queue()  # what initializers raised
+        self._arguments = initializer, initargs, most or 0
+        self.pool = _shoal.pool_make(self.tasks, self.answers, self._places, min(retries, (1 << 31) - 1))
         self._observer = observer
         self._failed_starts = 0  # in a row, while no other worker was ready
         self._broken = False
@@ -154,7 +146,7 @@ class Workers:
 
     def ready(self) -> bool:
         """Whether a worker can run tasks now: its initializer has returned."""
-        return any(self._words[process._place * _PLACE_WORDS + _READY] for process in self.processes)
+        return any(self._ready[process._place] for process in self.processes)
 
     def populate(self) -> None:
         """Starts workers for the places that have none."""
@@ -165,11 +157,8 @@ class Workers:
                     self._start(place)
 
     def _start(self, place: int) -> None:
-        base = place * _PLACE_WORDS
-        for word in range(_PLACE_WORDS):
-            self._words[base + word] = 0
-        process = self._make_process(target=run_worker,
-                                     args=(self.tasks, self.results, self._places, place, *self._arguments))
+        process = self._make_process(target=run_worker, args=(self.tasks, self.answers, self._places, self._failures, place,
+                                                              *self._arguments))
         process.name = process.name.replace("Process", "PoolWorker")
         process.daemon = True
         process._place = place
@@ -195,7 +184,7 @@ class Workers:
             self._end()
             raise
         finally:
-            self.results.shutdown()
+            self.answers.shutdown()
             self._over = True
             self._observer = None  # it refers to this object: without garbage collection the queues would stay
 
@@ -213,39 +202,27 @@ class Workers:
                     self.processes.remove(process)
                     self._account(process, exitcode)
 
-    def _wait_for_ends(self, asked: List[Tuple[int, int]]) -> None:
-        """Waits for the workers of tasks that the queue has taken back. One that exits by itself gives its task back a
-        little before its end."""
-        for process in list(self.processes) if asked else ():
-            job, index = self._words[process._place * _PLACE_WORDS:][_JOB:_READY]
-            if (job, index) in asked:
-                process.join(GRACE)
-
     def _account(self, process: Any, exitcode: int) -> None:
-        base = process._place * _PLACE_WORDS
-        job, index, ready, no_memory = self._words[base:base + _PLACE_WORDS]
-        death = Death(process._place, process.pid, exitcode, job, index, bool(no_memory))
-        if ready or self.ready():
+        death = Death(process._place, process.pid, exitcode)
+        if self.ready() or self._ready[process._place]:
             self._failed_starts = 0
         else:
             self._note_failed_start(str(death))
-        if job or exitcode or not ready:
-            self._observer.died(death)
+        _shoal.pool_lost(self.pool, process._place, tuple(death))
 
     def _note_failed_start(self, reason: str) -> None:
         self._failed_starts += 1
         if self._failed_starts == max(3, self._count):
             self._broken = True
+            error = None
+            while not self._failures.empty():
+                error = self._failures.get()
             self._observer.broken(f"the pool is broken: {self._failed_starts} workers in a row ended before they were "
-                                  f"ready for a task; the last one: {reason}")
+                                  f"ready for a task; the last one: {reason}", error)
 
     def _replace(self) -> Optional[float]:
         """Replaces the workers that have ended. Returns after how many seconds to try again, if that failed."""
-        asked = self._observer.unexplained()
-        self._wait_for_ends(asked)
         self._reap()
-        if asked:
-            self._observer.looked(asked)
         if self._broken:
             return None
         try:
