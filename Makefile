@@ -48,7 +48,8 @@ bench-cuda: setup
 	@build/cuda/bench/cuda_kernels
 	@bench/compare cuda build/cuda
 
-soak: setup
+soak:
+	@scripts/setup test
 	cmake --preset release -B build/soak -DSHOAL_DEATH_POINTS=ON
 	cmake --build build/soak -j$(JOBS) --target tests_soak
 	SHOAL_SOAK_KILLS=$(KILLS) SHOAL_SOAK_ENDS=$(ENDS) SHOAL_SOAK_FORKS=$(FORKS) SHOAL_SOAK_STOPS=$(STOPS) \
