@@ -406,12 +406,12 @@ static FILE *begin_mps(void)
     }
     (void)setenv("CUDA_MPS_PIPE_DIRECTORY", folder, 1);
     (void)setenv("CUDA_MPS_LOG_DIRECTORY", folder, 1);
-    FILE *keeper = popen(end_of_mps, "we");
+    FILE *mps_control = popen(end_of_mps, "we");
     (void)snprintf(control, sizeof control, "%s/control", folder);
-    for (double end = share_now() + UP_SECONDS; keeper && access(control, F_OK) != 0 && share_now() < end;) {
+    for (double end = share_now() + UP_SECONDS; mps_control && access(control, F_OK) != 0 && share_now() < end;) {
         (void)usleep(1000);
     }
-    return keeper;
+    return mps_control;
 }
 
 static shoal_err run(int argc, char **argv)

@@ -43,7 +43,7 @@ static bool is_right(const uint64_t *words, uint64_t round)
     return true;
 }
 
-static shoal_err send(fresh *f)
+static shoal_err round_trip(fresh *f)
 {
     shoal_block *block, *same = NULL;
     f->source[0] = word_at(f->round, 0);
@@ -88,7 +88,7 @@ static shoal_err hand_over(void *context, int rank, uint64_t count)
 {
     shoal_err err = SHOAL_OK;
     for (uint64_t i = 0; i < count && err == SHOAL_OK; i++) {
-        err = rank == 0 ? send(context) : send_back(context);
+        err = rank == 0 ? round_trip(context) : send_back(context);
     }
     return err;
 }

@@ -37,7 +37,7 @@ static shoal_err cache_line(void *context, int rank, uint64_t count)
 
 /* ---- a shared tensor of 1 MiB, back and forth ---- */
 
-static shoal_err send(tensors *t)
+static shoal_err round_trip(tensors *t)
 {
     float *data = shoal_tensor_data(t->one);
     shoal_tensor *same = NULL;
@@ -72,7 +72,7 @@ static shoal_err trip(void *context, int rank, uint64_t count)
     tensors *t = context;
     shoal_err err = SHOAL_OK;
     for (uint64_t i = 0; i < count && err == SHOAL_OK; i++) {
-        err = rank == 0 ? send(t) : send_back(t);
+        err = rank == 0 ? round_trip(t) : send_back(t);
     }
     t->checked = true;
     return err;

@@ -191,7 +191,7 @@ static cli_exit run(int argc, char **argv)
     if (!cli_output_begin(&output)) {
         return CLI_FAILED;
     }
-    cli_machine_look(&machine);
+    cli_machine_read(&machine);
     look_at_cards(&cards);
     look_at_world(&world);
     (options.json ? print_json : print_text)(output.file, &machine, &world, &cards);

@@ -106,7 +106,7 @@ static bool has_mps(void)
     return false;
 }
 
-void cli_machine_look(cli_machine *out_machine)
+void cli_machine_read(cli_machine *out_machine)
 {
     struct utsname name;
     *out_machine = (cli_machine){.cpus = 0};

@@ -20,6 +20,6 @@ typedef struct cli_machine {
     bool mps; /* NVIDIA's multi-process service is installed: its control program is in PATH */
 } cli_machine;
 
-void cli_machine_look(cli_machine *out_machine);
+void cli_machine_read(cli_machine *out_machine);
 
 #endif

@@ -1,6 +1,6 @@
 #include "cli/report.h"
 
-#include "cli/aside.h"
+#include "cli/atomic_file.h"
 #include "cli/cli.h"
 #include "cli/report_chart.h"
 #include "cli/report_data.h"
@@ -270,16 +270,16 @@ bool cli_report_write(const char *path, const shoal_train_options *job, const cl
 {
     char target[PATH_MAX];
     cli_report_data data;
-    cli_aside aside;
-    if (!find_target(path, target) || !cli_aside_begin(&aside, target)) {
+    cli_atomic_file file;
+    if (!find_target(path, target) || !cli_atomic_file_begin(&file, target)) {
         return false;
     }
     bool good = cli_report_data_init(&data, job, settings, history, why);
     if (good) {
-        put_page(aside.file, &data);
+        put_page(file.file, &data);
     }
     /* A page of a running job is soon replaced: it must survive this process, but not a crash of the machine. */
-    good = cli_aside_end(&aside, good && !data.running, good);
+    good = cli_atomic_file_end(&file, good && !data.running, good);
     cli_report_data_fini(&data);
     return good;
 }

@@ -13,7 +13,7 @@
 /* Returns the reason why a report cannot be written to path, or NULL if it can. The text is valid until the next call of strerror. */
 const char *cli_report_obstacle(const char *path);
 
-/* Writes the page aside and renames it, so that the file is a complete page whenever the program is killed. A link stays,
+/* Writes the page to a temporary file and renames it, so that the file is a complete page whenever the program is killed. A link stays,
  * and the file that it points to is replaced. why is the reason why the job failed, or NULL. If there is neither a reason nor a summary
  * in the history, the job is running: the page says so and reloads itself. Returns false, sets errno and leaves the file unchanged on
  * failure. */

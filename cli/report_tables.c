@@ -257,7 +257,7 @@ static void put_machine(FILE *f)
 {
     cli_machine m;
     char size[CLI_SIZE_TEXT], text[64];
-    cli_machine_look(&m);
+    cli_machine_read(&m);
     fputs("<section><h2>Machine</h2><table id=\"machine\"><tbody>\n", f);
     put_pair(f, "processor", m.processor[0] != 0 ? m.processor : "unknown");
     snprintf(text, sizeof text, "%u of %u", m.cpus, m.cpus_online);

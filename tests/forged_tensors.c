@@ -60,7 +60,7 @@ static void ck_inside(const shoal_tensor *t)
 
 /* Sends the description by itself and in a value, and takes the reference.
  * Returns whether it was accepted as a tensor. */
-static bool send(shoal_block *description)
+static bool send_description(shoal_block *description)
 {
     shoal_tensor *t = NULL;
     shoal_value *v = NULL;
@@ -95,7 +95,7 @@ static sh_description good(void)
 
 static bool send_over(shoal_block *data, const sh_description *d)
 {
-    return send(record(SH_KIND_TENSOR, &data, 1, d, HEAD + sizeof(int64_t) * 4));
+    return send_description(record(SH_KIND_TENSOR, &data, 1, d, HEAD + sizeof(int64_t) * 4));
 }
 
 /* A description with the stamp of an earlier one: it may be taken for that one,
@@ -186,22 +186,23 @@ START_TEST(b62_heads_that_are_not_tensors)
         }
         sh_description d = good();
         for (size_t size = 0; size <= sizeof d; size++) {
-            hot(send(record(SH_KIND_TENSOR, &data, 1, &d, size)) == (size == HEAD + 32));
+            hot(send_description(record(SH_KIND_TENSOR, &data, 1, &d, size)) == (size == HEAD + 32));
         }
         objects[0] = objects[1] = objects[2] = data;
         for (size_t count = 0; count <= 3; count++) { /* no reference, and too many */
-            hot(send(record(SH_KIND_TENSOR, objects, count, &d, HEAD + 32)) == (count == 1));
+            hot(send_description(record(SH_KIND_TENSOR, objects, count, &d, HEAD + 32)) == (count == 1));
         }
         d.has_grad = 1;
-        hot(!send(record(SH_KIND_TENSOR, objects, 1, &d, HEAD + 32))); /* a grad that does not exist */
-        hot(!send(record(SH_KIND_TENSOR, objects, 2, &d, HEAD + 32))); /* or is plain bytes */
+        hot(!send_description(record(SH_KIND_TENSOR, objects, 1, &d, HEAD + 32))); /* a grad that does not exist */
+        hot(!send_description(record(SH_KIND_TENSOR, objects, 2, &d, HEAD + 32))); /* or is plain bytes */
         d = good();
         objects[0] = (shoal_block *)lock;
-        hot(!send(record(SH_KIND_TENSOR, objects, 1, &d, HEAD + 32))); /* the storage is a lock */
+        hot(!send_description(record(SH_KIND_TENSOR, objects, 1, &d, HEAD + 32))); /* the storage is a lock */
         objects[0] = (shoal_block *)queue;
-        hot(!send(record(SH_KIND_TENSOR, objects, 1, &d, HEAD + 32)));
+        hot(!send_description(record(SH_KIND_TENSOR, objects, 1, &d, HEAD + 32)));
         objects[0] = record(SH_KIND_TENSOR, &data, 1, &d, HEAD + 32);
-        hot(!send(record(SH_KIND_TENSOR, objects, 1, &d, HEAD + 32))); /* a storage that is another description */
+        hot(!send_description(
+            record(SH_KIND_TENSOR, objects, 1, &d, HEAD + 32))); /* a storage that is another description */
         sh_block_release(objects[0]);
     }
     shoal_release(lock);
@@ -219,15 +220,15 @@ START_TEST(b62_grads_that_do_not_fit)
         shoal_block *objects[2] = {data, record(SH_KIND_TENSOR, &data, 1, &d, HEAD + 32)};
         shoal_block *fits = record(SH_KIND_TENSOR, objects, 2, &with, HEAD + 32);
         shoal_block *nested[2] = {data, fits};
-        (void)send(record(SH_KIND_TENSOR, nested, 2, &with, HEAD + 32)); /* a grad with a grad */
-        hot(send(fits));
+        (void)send_description(record(SH_KIND_TENSOR, nested, 2, &with, HEAD + 32)); /* a grad with a grad */
+        hot(send_description(fits));
         sh_block_release(objects[1]);
         for (int wrong = 0; wrong < 4; wrong++) {
             d = good();
             d.dtype = wrong == 0 ? SHOAL_I32 : wrong == 1 ? SHOAL_F64 : SHOAL_F32;
             d.shape_and_strides[0] = wrong == 2 ? 3 : wrong == 3 ? 1000 : 4;
             objects[1] = record(SH_KIND_TENSOR, &data, 1, &d, HEAD + 32);
-            hot(!send(record(SH_KIND_TENSOR, objects, 2, &with, HEAD + 32)));
+            hot(!send_description(record(SH_KIND_TENSOR, objects, 2, &with, HEAD + 32)));
             sh_block_release(objects[1]);
         }
     }
@@ -262,7 +263,7 @@ START_TEST(b62_random_damage_to_descriptions)
         hot(sh_record_look(right, &r));
         char *bytes = right->data + sizeof(sh_message_shm) + r.count * sizeof(sh_a64);
         damage(&state, bytes, r.size); /* in place: the tensor that it belongs to is not used any more */
-        refused += !send(sh_block_retain(right));
+        refused += !send_description(sh_block_retain(right));
         shoal_scope_release(0);
     }
     printf("%d of %d damaged descriptions were refused (seed %u)\n", refused, n, SEED);

@@ -52,12 +52,12 @@ static size_t random_size(uint64_t *state)
     return sizeof(stamp) + sh_splitmix_below(state, k == 8 && sh_splitmix_below(state, 8) != 0 ? 300 : limits[k]);
 }
 
-typedef struct keeper {
+typedef struct holdings {
     shoal_block *held[HELD];
     uint64_t random, refused;
-} keeper;
+} holdings;
 
-static shoal_err drop(keeper *k, size_t i)
+static shoal_err drop(holdings *k, size_t i)
 {
     must(k->held[i] == NULL || is_filled(k->held[i]));
     shoal_release(k->held[i]);
@@ -65,7 +65,7 @@ static shoal_err drop(keeper *k, size_t i)
     return SHOAL_OK;
 }
 
-static shoal_err step(keeper *k, shoal_queue *q, uint64_t rank)
+static shoal_err step(holdings *k, shoal_queue *q, uint64_t rank)
 {
     size_t i = sh_splitmix_below(&k->random, HELD);
     shoal_block *b = NULL;
@@ -121,7 +121,7 @@ static shoal_err step(keeper *k, shoal_queue *q, uint64_t rank)
 
 static shoal_err work(int rank, const shoal_value *args)
 {
-    keeper k = {.random = SEED + (uint64_t)rank};
+    holdings k = {.random = SEED + (uint64_t)rank};
     shoal_queue *q = ARG(queue, "queue");
     for (int64_t i = 0; i < ARG_INT("steps"); i++) {
         must_ok(step(&k, q, (uint64_t)rank));

@@ -210,7 +210,7 @@ typedef struct sender {
 
 /* Sends a signal to the waiting thread some time after it began, and again,
  * because the first may arrive before the wait. */
-static void *send(void *context)
+static void *send_signal(void *context)
 {
     const sender *s = context;
     usleep(20000);
@@ -223,7 +223,7 @@ static shoal_err with_signal(waiter w, int64_t timeout)
 {
     pthread_t thread;
     sender s = {.to = pthread_self()};
-    ck_assert_int_eq(pthread_create(&thread, NULL, send, &s), 0);
+    ck_assert_int_eq(pthread_create(&thread, NULL, send_signal, &s), 0);
     shoal_err err = w(timeout);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     return err;

@@ -104,7 +104,7 @@ static shoal_err add_into(shoal_tensor *to, shoal_tensor *g)
 static bool is_sole(const shoal_tensor *g)
 {
     return sh_load_relaxed(&g->refs) <= 1 && sh_load_relaxed(&g->storage->refs) == 1 && !g->storage->foreign &&
-           !g->storage->keeper;
+           !g->storage->owner_block;
 }
 
 /* steal means that g was made for this leaf and nobody else gets it, so its memory may become the leaf's grad. */

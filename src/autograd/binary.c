@@ -17,7 +17,7 @@ static int category(const shoal_tensor *t)
 
 /* Finds the common dtype of a and b. If they differ, one must be 0-d, and takes the other's dtype if that loses
  * nothing: 1.5 does not become 1 to match integers. */
-static shoal_err meet(const sh_call *c, int i, int j, shoal_dtype *out)
+static shoal_err common_dtype(const sh_call *c, int i, int j, shoal_dtype *out)
 {
     const shoal_tensor *a = c->in[i], *b = c->in[j];
     if (a->dtype == b->dtype || (b->ndim == 0 && category(b) <= category(a))) {
@@ -35,7 +35,7 @@ static shoal_err meet(const sh_call *c, int i, int j, shoal_dtype *out)
 static shoal_err pair_shape(sh_call *c, bool floats_only, bool with_bool, bool gives_bool)
 {
     shoal_dtype dtype = SHOAL_F32;
-    shoal_err err = meet(c, 0, 1, &dtype);
+    shoal_err err = common_dtype(c, 0, 1, &dtype);
     if (err != SHOAL_OK) {
         return err;
     }
@@ -94,7 +94,7 @@ static shoal_tensor *operand(shoal_tensor *t, shoal_dtype dtype)
 static shoal_err binary(sh_call *c, sh_binary_op op)
 {
     shoal_dtype dtype = SHOAL_F32;
-    shoal_err err = meet(c, 0, 1, &dtype);
+    shoal_err err = common_dtype(c, 0, 1, &dtype);
     shoal_tensor *a = err == SHOAL_OK ? operand(c->in[0], dtype) : NULL;
     shoal_tensor *b = a ? operand(c->in[1], dtype) : NULL;
     if (!b) {
@@ -349,7 +349,7 @@ static shoal_err where_shape(sh_call *c)
     if (c->in[0]->dtype != SHOAL_B8) {
         return sh_fail(SHOAL_ETYPE, "where: the condition is %s, it must be bool", shoal_dtype_name(c->in[0]->dtype));
     }
-    shoal_err err = meet(c, 1, 2, &dtype);
+    shoal_err err = common_dtype(c, 1, 2, &dtype);
     sh_shape both;
     if (err == SHOAL_OK) {
         err = sh_shape_broadcast(&both, c->op->name, c->in[1], c->in[2]);

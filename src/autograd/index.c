@@ -189,7 +189,7 @@ shoal_tensor *shoal_stack(shoal_tensor *const *parts, size_t count, int dim)
 /* ---- index_select: in = a, index; a.i = dim ---- */
 
 /* Returns the shape as [outer, rows, inner] around the dim. */
-static sh_index_shape around(const sh_shape *s, int64_t dim, int64_t count)
+static sh_index_shape split_at_dim(const sh_shape *s, int64_t dim, int64_t count)
 {
     sh_index_shape r = {.dtype = s->dtype, .outer = 1, .rows = s->shape[dim], .inner = 1, .count = count};
     for (int d = 0; d < s->ndim; d++) {
@@ -217,7 +217,7 @@ static shoal_err index_select_forward(sh_call *c)
 {
     sh_shape s;
     sh_tensor_shape_of(c->in[0], &s);
-    sh_index_shape around_dim = around(&s, c->a.i[0], c->in[1]->count);
+    sh_index_shape around_dim = split_at_dim(&s, c->a.i[0], c->in[1]->count);
     shoal_err err = sh_call_save_in(c, 1);
     return err == SHOAL_OK ? c->kernels->index->select(c->exec, &around_dim, sh_tensor_ptr(c->out[0]),
                                                        sh_tensor_ptr(c->in[0]), sh_tensor_ptr(c->in[1]))
@@ -233,7 +233,7 @@ static shoal_err index_select_backward(sh_back *b)
     }
     sh_shape s;
     sh_back_shape(b, 0, &s);
-    sh_index_shape around_dim = around(&s, sh_back_attrs(b)->i[0], index->count);
+    sh_index_shape around_dim = split_at_dim(&s, sh_back_attrs(b)->i[0], index->count);
     shoal_err err = sh_back_kernels(b)->index->add(sh_back_exec(b), &around_dim, sh_tensor_ptr(da), sh_tensor_ptr(g),
                                                    sh_tensor_ptr(index));
     return err == SHOAL_OK ? sh_back_give(b, 0, da) : err;

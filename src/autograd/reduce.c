@@ -101,7 +101,7 @@ static shoal_tensor *unreduced(sh_back *b, shoal_tensor *t)
     return shoal_reshape(t, s.ndim, s.shape);
 }
 
-static shoal_tensor *spread(sh_back *b, shoal_tensor *g)
+static shoal_tensor *expand_to_input(sh_back *b, shoal_tensor *g)
 {
     sh_shape s;
     sh_back_shape(b, 0, &s);
@@ -123,7 +123,7 @@ static shoal_err sum_forward(sh_call *c)
 
 static shoal_err sum_backward(sh_back *b)
 {
-    return sh_back_give(b, 0, spread(b, sh_back_grad(b, 0)));
+    return sh_back_give(b, 0, expand_to_input(b, sh_back_grad(b, 0)));
 }
 
 const sh_op sh_op_sum = {"sum", SH_OP_COMPUTES, sum_shape, sum_forward, sum_backward};
@@ -140,7 +140,7 @@ static shoal_err mean_backward(sh_back *b)
     sh_back_shape(b, 0, &s);
     int64_t dim = sh_back_attrs(b)->i[0];
     double n = dim == SHOAL_ALL ? (double)sh_shape_count(&s) : s.ndim > 0 ? (double)s.shape[dim] : 1;
-    return sh_back_give(b, 0, spread(b, shoal_mul_scalar(sh_back_grad(b, 0), 1 / n)));
+    return sh_back_give(b, 0, expand_to_input(b, shoal_mul_scalar(sh_back_grad(b, 0), 1 / n)));
 }
 
 const sh_op sh_op_mean = {"mean", SH_OP_COMPUTES, float_shape, mean_forward, mean_backward};
@@ -158,7 +158,7 @@ static shoal_err prod_forward(sh_call *c)
  * gradient is p; if it has more, all gradients are 0. */
 static shoal_err prod_backward(sh_back *b)
 {
-    shoal_tensor *x = sh_back_saved(b, 0), *g = spread(b, sh_back_grad(b, 0));
+    shoal_tensor *x = sh_back_saved(b, 0), *g = expand_to_input(b, sh_back_grad(b, 0));
     int dim = (int)sh_back_attrs(b)->i[0];
     shoal_tensor *zero = sh_op_scalar_on(x, 0);
     shoal_tensor *is_zero = shoal_eq(x, zero);
@@ -258,7 +258,8 @@ static shoal_err logsumexp_forward(sh_call *c)
 static shoal_err logsumexp_backward(sh_back *b)
 {
     shoal_tensor *y = unreduced(b, sh_back_saved(b, 1));
-    return sh_back_give(b, 0, shoal_mul(spread(b, sh_back_grad(b, 0)), shoal_exp(shoal_sub(sh_back_saved(b, 0), y))));
+    return sh_back_give(
+        b, 0, shoal_mul(expand_to_input(b, sh_back_grad(b, 0)), shoal_exp(shoal_sub(sh_back_saved(b, 0), y))));
 }
 
 const sh_op sh_op_logsumexp = {"logsumexp", SH_OP_COMPUTES, float_shape, logsumexp_forward, logsumexp_backward};

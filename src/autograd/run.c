@@ -215,7 +215,7 @@ static bool is_same_view(const shoal_tensor *a, const shoal_tensor *b)
 }
 
 /* Kernels write while they read, so an input that overlaps the output, and is not the same view, is copied before. */
-static shoal_err set_apart(sh_call *call)
+static shoal_err copy_overlapping_inputs(sh_call *call)
 {
     const shoal_tensor *t = call->in[0];
     int64_t first, end, from, to;
@@ -240,8 +240,8 @@ shoal_tensor *sh_run_in_place(const sh_op *op, sh_call *call, int required)
         return NULL;
     }
     shoal_tensor *t = call->in[0];
-    if (set_apart(call) != SHOAL_OK || prepare(op, call) != SHOAL_OK || check_in_place(op, t) != SHOAL_OK ||
-        op->shape(call) != SHOAL_OK) {
+    if (copy_overlapping_inputs(call) != SHOAL_OK || prepare(op, call) != SHOAL_OK ||
+        check_in_place(op, t) != SHOAL_OK || op->shape(call) != SHOAL_OK) {
         return NULL;
     }
     const sh_shape *s = &call->shape[0];

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static sh_softmax_shape around(const shoal_tensor *x, int64_t dim)
+static sh_softmax_shape split_at_dim(const shoal_tensor *x, int64_t dim)
 {
     sh_softmax_shape s = {.dtype = x->dtype, .outer = 1, .n = x->ndim > 0 ? x->shape[dim] : 1, .inner = 1};
     for (int d = 0; d < x->ndim; d++) {
@@ -32,7 +32,7 @@ static shoal_err softmax_shape(sh_call *c)
 
 static shoal_err forward(sh_call *c, sh_softmax_op op)
 {
-    sh_softmax_shape s = around(c->in[0], c->a.i[0]);
+    sh_softmax_shape s = split_at_dim(c->in[0], c->a.i[0]);
     shoal_err err = sh_call_save_out(c, 0);
     return err == SHOAL_OK && c->out[0]->count > 0
                ? c->kernels->softmax->forward(c->exec, op, &s, sh_tensor_ptr(c->out[0]), sh_tensor_ptr(c->in[0]))
@@ -46,7 +46,7 @@ static shoal_err backward(sh_back *b, sh_softmax_op op)
     if (!dx) {
         return shoal_last_error();
     }
-    sh_softmax_shape s = around(y, sh_back_attrs(b)->i[0]);
+    sh_softmax_shape s = split_at_dim(y, sh_back_attrs(b)->i[0]);
     shoal_err err = dx->count > 0 ? sh_back_kernels(b)->softmax->backward(sh_back_exec(b), op, &s, sh_tensor_ptr(dx),
                                                                           sh_tensor_ptr(g), sh_tensor_ptr(y))
                                   : SHOAL_OK;
@@ -128,7 +128,7 @@ static shoal_err classes_forward(sh_call *c, bool from_scores)
     if (!total) {
         return shoal_last_error();
     }
-    sh_softmax_shape shape = around(x, 1);
+    sh_softmax_shape shape = split_at_dim(x, 1);
     sh_nll_args args = nll_args(&shape, c->a.i[0], c->in[1], c->in[2]);
     if (!from_scores) {
         return c->kernels->softmax->nll(c->exec, &args, sh_tensor_ptr(c->out[0]), sh_tensor_ptr(total),
@@ -152,7 +152,7 @@ static shoal_err classes_backward(sh_back *b, bool from_scores)
         return shoal_last_error();
     }
     const void *total = sh_tensor_ptr(sh_back_saved(b, 2));
-    sh_softmax_shape shape = around(dx, 1);
+    sh_softmax_shape shape = split_at_dim(dx, 1);
     sh_nll_args args = nll_args(&shape, sh_back_attrs(b)->i[0], sh_back_saved(b, 0), sh_back_saved(b, 1));
     const sh_softmax_kernels *k = sh_back_kernels(b)->softmax;
     err = from_scores ? k->cross_entropy_backward(sh_back_exec(b), &args, sh_tensor_ptr(dx), sh_tensor_ptr(g), total,

@@ -309,7 +309,7 @@ shoal_err shoal_data_verify(const char *name, const char *folder)
 
 /* ---- copying ---- */
 
-static shoal_err copy_bytes(sh_source *s, sh_aside *to)
+static shoal_err copy_bytes(sh_source *s, sh_atomic_file *to)
 {
     enum { CHUNK = 1 << 16 };
     uint8_t *chunk = malloc(CHUNK);
@@ -317,7 +317,7 @@ static shoal_err copy_bytes(sh_source *s, sh_aside *to)
     for (size_t got = CHUNK; err == SHOAL_OK && got > 0;) {
         err = sh_source_read_some(s, chunk, CHUNK, &got);
         if (err == SHOAL_OK) {
-            err = sh_aside_write(to, chunk, got);
+            err = sh_atomic_file_write(to, chunk, got);
         }
     }
     free(chunk);
@@ -328,19 +328,19 @@ static shoal_err copy_file(const char *name, const char *from, const char *to)
 {
     char path[PATH_MAX], target[PATH_MAX];
     sh_source s;
-    sh_aside file;
+    sh_atomic_file file;
     shoal_err err = sh_catalog_open(&s, from, name, path);
     if (err != SHOAL_OK) {
         return err;
     }
-    err = join(target, to, strrchr(path, '/') + 1, "") ? sh_aside_begin(&file, target)
+    err = join(target, to, strrchr(path, '/') + 1, "") ? sh_atomic_file_begin(&file, target)
                                                        : sh_fail(SHOAL_EINVAL, "%.200s…: the path is too long", to);
     if (err == SHOAL_OK) {
         err = copy_bytes(&s, &file);
         if (err == SHOAL_OK) {
-            err = sh_aside_commit(&file);
+            err = sh_atomic_file_commit(&file);
         } else {
-            sh_aside_abort(&file);
+            sh_atomic_file_abort(&file);
         }
     }
     sh_source_close(&s);

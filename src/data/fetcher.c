@@ -39,23 +39,23 @@ static shoal_err take_tensors(place *p, const shoal_value *from)
 
 static shoal_err set_up(worker *w, const shoal_value *args)
 {
-    const shoal_value *places = shoal_value_find(args, SH_CREW_PLACES);
-    w->tasks = shoal_arg_queue(args, SH_CREW_TASKS);
-    w->answers = shoal_arg_queue(args, SH_CREW_ANSWERS);
+    const shoal_value *places = shoal_value_find(args, SH_FETCHERS_PLACES);
+    w->tasks = shoal_arg_queue(args, SH_FETCHERS_TASKS);
+    w->answers = shoal_arg_queue(args, SH_FETCHERS_ANSWERS);
     w->count = shoal_value_count(places);
     w->places = calloc(w->count + 1, sizeof *w->places);
     if (w->places == NULL) {
         return sh_fail(SHOAL_ENOMEM, "no memory for %zu batches", w->count);
     }
     shoal_err err =
-        w->tasks != NULL && w->answers != NULL ? shoal_arg_int(args, SH_CREW_FIRST, &w->first) : shoal_last_error();
+        w->tasks != NULL && w->answers != NULL ? shoal_arg_int(args, SH_FETCHERS_FIRST, &w->first) : shoal_last_error();
     for (size_t i = 0; err == SHOAL_OK && i < w->count; i++) {
         w->places[i].block = shoal_value_as_block(shoal_value_find(shoal_value_at(places, i), SH_PLACE_BLOCK));
         w->places[i].shm = w->places[i].block != NULL ? shoal_block_data(w->places[i].block) : NULL;
         err = w->places[i].shm != NULL ? take_tensors(&w->places[i], shoal_value_at(places, i)) : shoal_last_error();
     }
     if (err == SHOAL_OK) {
-        w->set = shoal_dataset_retain(shoal_arg_dataset(args, SH_CREW_SET));
+        w->set = shoal_dataset_retain(shoal_arg_dataset(args, SH_FETCHERS_SET));
         err = w->set != NULL ? SHOAL_OK : shoal_last_error();
     }
     return err;

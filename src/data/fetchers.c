@@ -67,9 +67,9 @@ static shoal_value *start_args(sh_fetchers *fetchers, int w)
         list = shoal_list_add(list, shoal_map(SH_PLACE_BLOCK, p->block, SH_PLACE_X, shoal_value_tensor(p->full.x),
                                               SH_PLACE_Y, shoal_value_tensor(p->full.y)));
     }
-    return shoal_map(SH_CREW_SET, shoal_value_copy(fetchers->packed), SH_CREW_TASKS, fetchers->tasks[w],
-                     SH_CREW_ANSWERS, fetchers->answers, SH_CREW_FIRST, w * fetchers->places_each, SH_CREW_PLACES,
-                     list);
+    return shoal_map(SH_FETCHERS_SET, shoal_value_copy(fetchers->packed), SH_FETCHERS_TASKS, fetchers->tasks[w],
+                     SH_FETCHERS_ANSWERS, fetchers->answers, SH_FETCHERS_FIRST, w * fetchers->places_each,
+                     SH_FETCHERS_PLACES, list);
 }
 
 static shoal_err make_place(const sh_fetchers *fetchers, place *p)
@@ -129,7 +129,7 @@ static shoal_err ask_for(sh_fetchers *fetchers, const shoal_loader *loader, int6
 
 /* ---- answers and deaths ---- */
 
-static void accept(sh_fetchers *fetchers, sh_fetchers_word answer)
+static void accept_answer(sh_fetchers *fetchers, sh_fetchers_word answer)
 {
     if (answer.place < fetchers->count * fetchers->places_each) {
         place *p = &fetchers->places[answer.place];
@@ -146,7 +146,7 @@ static shoal_err take_answer(sh_fetchers *fetchers)
     size_t size;
     shoal_err err = shoal_queue_get_bytes(fetchers->answers, &answer, sizeof answer, SHOAL_NOW, &size);
     if (err == SHOAL_OK) {
-        accept(fetchers, answer);
+        accept_answer(fetchers, answer);
     }
     return err;
 }
@@ -177,7 +177,7 @@ static place *oldest_asked(const sh_fetchers *fetchers, int w, uint32_t last)
 
 /* Decides about a worker that ended. A killed worker is replaced; its oldest batch may have killed it. A worker that
  * ended by itself is an error of its own batches only: the caller first gets the earlier batches of other workers
- * (look_after). */
+ * (check_worker). */
 static sh_verdict worker_ended(void *owner, int w, const shoal_process *process)
 {
     sh_fetchers *fetchers = owner;
@@ -209,7 +209,7 @@ static shoal_value *arguments(void *owner, int w)
     return err == SHOAL_OK ? start_args(fetchers, w) : NULL;
 }
 
-static shoal_err look_after(sh_fetchers *fetchers, const place *wanted)
+static shoal_err check_worker(sh_fetchers *fetchers, const place *wanted)
 {
     int w = (int)((wanted - fetchers->places) / fetchers->places_each);
     shoal_err err = sh_supervisor_tend(fetchers->workers);
@@ -232,7 +232,7 @@ static shoal_err wait_for(sh_fetchers *fetchers, const place *p, int64_t deadlin
             sh_supervisor_wait(fetchers->workers, fetchers->answers, NULL, deadline);
             err = sh_interrupt_mine.hit               ? sh_fail_waiting(SHOAL_FOREVER, "%s", late)
                   : sh_queue_ready(fetchers->answers) ? SHOAL_OK
-                                                      : look_after(fetchers, p);
+                                                      : check_worker(fetchers, p);
         }
     }
     return err;
@@ -266,7 +266,7 @@ static shoal_err set_up(sh_fetchers *fetchers, shoal_start start)
 }
 
 shoal_err sh_fetchers_create(const shoal_loader *loader, int workers, int prefetch, shoal_start start,
-                             sh_fetchers **out_crew)
+                             sh_fetchers **out_fetchers)
 {
     if ((int64_t)workers * (prefetch + 1) > UINT16_MAX) {
         return sh_fail(SHOAL_EINVAL, "%d workers that prefetch %d batches each are too many", workers, prefetch);
@@ -286,7 +286,7 @@ shoal_err sh_fetchers_create(const shoal_loader *loader, int workers, int prefet
         sh_fetchers_destroy(fetchers);
         return err;
     }
-    *out_crew = fetchers;
+    *out_fetchers = fetchers;
     return SHOAL_OK;
 }
 
@@ -339,7 +339,7 @@ static shoal_err start_over(sh_fetchers *fetchers, const shoal_loader *loader, i
     return err;
 }
 
-shoal_err sh_fetchers_next(sh_fetchers *fetchers, const shoal_loader *loader, sh_batch **out_pair)
+shoal_err sh_fetchers_next(sh_fetchers *fetchers, const shoal_loader *loader, sh_batch **out_batch)
 {
     shoal_err err = SHOAL_OK;
     int64_t deadline = sh_deadline(loader->timeout > 0 ? loader->timeout : SHOAL_FOREVER);
@@ -364,6 +364,6 @@ shoal_err sh_fetchers_next(sh_fetchers *fetchers, const shoal_loader *loader, sh
     }
     p->state = PLACE_IDLE;
     fetchers->given = loader->next;
-    *out_pair = &p->full;
+    *out_batch = &p->full;
     return p->err == SHOAL_OK ? SHOAL_OK : sh_fail(p->err, "%.*s", SH_PLACE_TEXT - 1, p->shm->text);
 }

@@ -16,8 +16,7 @@
  * its answer is put on the common queue, then to the loader again. The queues order the writes of both.
  *
  * death: the loader waits for a dead worker's places to be answered, learns of the death from the process handle, and
- * then owns
- *        them again, whatever is written in them: it gives them to the next worker. */
+ *        then owns them again, whatever is written in them: it gives them to the next worker. */
 typedef struct sh_place_shm {
     char text[SH_PLACE_TEXT]; /* worker: the error text, if the answer is an error */
     int64_t count;            /* loader */
@@ -35,11 +34,11 @@ typedef union sh_fetchers_word {
 } sh_fetchers_word;
 
 /* Keys of the map that a worker gets as its argument, of a place in its list, and of a message that renews a place. */
-#define SH_CREW_SET "set"
-#define SH_CREW_TASKS "tasks"
-#define SH_CREW_ANSWERS "answers"
-#define SH_CREW_PLACES "places"
-#define SH_CREW_FIRST "first"
+#define SH_FETCHERS_SET "set"
+#define SH_FETCHERS_TASKS "tasks"
+#define SH_FETCHERS_ANSWERS "answers"
+#define SH_FETCHERS_PLACES "places"
+#define SH_FETCHERS_FIRST "first"
 #define SH_PLACE "place"
 #define SH_PLACE_BLOCK "block"
 #define SH_PLACE_X "x"

@@ -128,38 +128,38 @@ END_TEST
 
 enum { FINE, FAILS, DIES_ONCE, DIES, EXITS, OPENS_NOT };
 
-typedef struct moody {
-    int mood;
+typedef struct faulty {
+    int fault;
     shoal_block *deaths; /* one word: how often it died */
-} moody;
+} faulty;
 
 /* The batch before the fatal one comes late, from the other worker: by then the loader has seen the deaths. A sleep
  * that is too short for that would test less, but not fail. */
-static void come_late(const moody *m, const sh_a32 *deaths)
+static void come_late(const faulty *m, const sh_a32 *deaths)
 {
-    uint32_t before = m->mood == EXITS ? 1 : m->mood == DIES ? 3 : 0;
+    uint32_t before = m->fault == EXITS ? 1 : m->fault == DIES ? 3 : 0;
     for (int i = 0; i < 2000 && sh_load_relaxed(deaths) < before; i++) {
         usleep(5000);
     }
     usleep(before > 0 ? 100000 : 0);
 }
 
-static shoal_err moody_fetch(void *state, const int64_t *numbers, int64_t count, shoal_tensor *x, shoal_tensor *y)
+static shoal_err faulty_fetch(void *state, const int64_t *numbers, int64_t count, shoal_tensor *x, shoal_tensor *y)
 {
-    const moody *m = state;
+    const faulty *m = state;
     sh_a32 *deaths = shoal_block_data(m->deaths);
     for (int64_t i = 0; i < count; i++) {
-        if (numbers[i] == 42 && m->mood == FAILS) {
+        if (numbers[i] == 42 && m->fault == FAILS) {
             return shoal_fail(SHOAL_ESTATE, "sample 42 is gone");
         }
-        if (numbers[i] == 42 && (m->mood == DIES || (m->mood == DIES_ONCE && sh_load_relaxed(deaths) == 0))) {
+        if (numbers[i] == 42 && (m->fault == DIES || (m->fault == DIES_ONCE && sh_load_relaxed(deaths) == 0))) {
             sh_add_relaxed(deaths, 1);
             kill(getpid(), SIGKILL);
         }
         if (numbers[i] == 30) {
             come_late(m, deaths);
         }
-        if (numbers[i] == 42 && m->mood == EXITS) {
+        if (numbers[i] == 42 && m->fault == EXITS) {
             sh_add_relaxed(deaths, 1);
             _exit(7);
         }
@@ -170,45 +170,45 @@ static shoal_err moody_fetch(void *state, const int64_t *numbers, int64_t count,
     return SHOAL_OK;
 }
 
-static void moody_destroy(void *state)
+static void faulty_destroy(void *state)
 {
-    moody *m = state;
+    faulty *m = state;
     shoal_release(m->deaths);
     free(m);
 }
 
-static shoal_value *moody_pack(void *state)
+static shoal_value *faulty_pack(void *state)
 {
-    const moody *m = state;
-    return shoal_map("mood", m->mood, "deaths", m->deaths);
+    const faulty *m = state;
+    return shoal_map("fault", m->fault, "deaths", m->deaths);
 }
 
-static shoal_err moody_open(const shoal_value *packed, void **out_state)
+static shoal_err faulty_open(const shoal_value *packed, void **out_state)
 {
-    if (sh_int_of(shoal_value_find(packed, "mood")) == OPENS_NOT) {
+    if (sh_int_of(shoal_value_find(packed, "fault")) == OPENS_NOT) {
         return SHOAL_EPERM;
     }
-    moody *m = calloc(1, sizeof *m);
-    m->mood = (int)sh_int_of(shoal_value_find(packed, "mood"));
+    faulty *m = calloc(1, sizeof *m);
+    m->fault = (int)sh_int_of(shoal_value_find(packed, "fault"));
     m->deaths = shoal_retain(shoal_arg_block(packed, "deaths"));
     *out_state = m;
     return SHOAL_OK;
 }
 
-static shoal_dataset *moody_set(int mood)
+static shoal_dataset *faulty_set(int fault)
 {
-    moody *m = calloc(1, sizeof *m);
-    m->mood = mood;
+    faulty *m = calloc(1, sizeof *m);
+    m->fault = fault;
     ck_assert_ok(shoal_block_create_zeroed(sizeof(sh_a32), &m->deaths));
-    return shoal_dataset_create(&(shoal_dataset_type){.name = "moody",
+    return shoal_dataset_create(&(shoal_dataset_type){.name = "faulty",
                                                       .length = N,
                                                       .x_ndim = 1,
                                                       .x_shape = {2},
                                                       .y_dtype = SHOAL_I64,
-                                                      .fetch = moody_fetch,
-                                                      .destroy = moody_destroy,
-                                                      .pack = moody_pack,
-                                                      .open = moody_open},
+                                                      .fetch = faulty_fetch,
+                                                      .destroy = faulty_destroy,
+                                                      .pack = faulty_pack,
+                                                      .open = faulty_open},
                                 m);
 }
 
@@ -223,7 +223,7 @@ START_TEST(dies_once)
     int64_t numbers[N];
     int lines = 0;
     shoal_set_log(no_log, &lines);
-    shoal_dataset *set = moody_set(DIES_ONCE);
+    shoal_dataset *set = faulty_set(DIES_ONCE);
     shoal_loader_options o = with(_i, 2);
     o.shuffle = false;
     shoal_loader *loader = must_load(set, o);
@@ -241,13 +241,13 @@ START_TEST(dies_once)
 END_TEST
 
 /* The caller gets fetch's error, or how a worker ended, after the batches before it. */
-static void ends_with(int method, int mood, shoal_err err, const char *words)
+static void ends_with(int method, int fault, shoal_err err, const char *words)
 {
     int64_t numbers[N];
     int lines = 0;
     shoal_batch b;
     shoal_set_log(no_log, &lines);
-    shoal_dataset *set = moody_set(mood);
+    shoal_dataset *set = faulty_set(fault);
     shoal_loader_options o = with(method, 2);
     o.shuffle = false;
     shoal_loader *loader = must_load(set, o);
@@ -259,7 +259,7 @@ static void ends_with(int method, int mood, shoal_err err, const char *words)
     ck_assert_err(shoal_loader_next(loader, &b), err);
     ck_assert_msg(strstr(shoal_last_error_text(), words) != NULL, "%s", shoal_last_error_text());
     ck_assert_err(shoal_loader_next(loader, &b), SHOAL_ESTATE);
-    if (mood != EXITS) { /* the batches after it are available */
+    if (fault != EXITS) { /* the batches after it are available */
         ck_assert_ok(shoal_loader_seek(loader, 0, 5));
         ck_assert_msg(shoal_loader_next(loader, &b) == SHOAL_OK, "%s", shoal_last_error_text());
         (void)!numbers_of(&b, numbers);
@@ -292,10 +292,10 @@ END_TEST
 START_TEST(open_fails)
 {
     shoal_batch b;
-    shoal_dataset *set = moody_set(OPENS_NOT);
+    shoal_dataset *set = faulty_set(OPENS_NOT);
     shoal_loader *loader = must_load(set, with(_i, 2));
     ck_assert_err(shoal_loader_next(loader, &b), SHOAL_ECHILD);
-    ck_assert_msg(strstr(shoal_last_error_text(), "moody: open returned SHOAL_EPERM"), "%s", shoal_last_error_text());
+    ck_assert_msg(strstr(shoal_last_error_text(), "faulty: open returned SHOAL_EPERM"), "%s", shoal_last_error_text());
     shoal_loader_destroy(loader);
     shoal_dataset_release(set);
 }

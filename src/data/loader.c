@@ -20,19 +20,19 @@ static bool is_free(const shoal_tensor *t)
            t->grad == NULL && t->hooks == NULL && !t->requires_grad;
 }
 
-bool sh_batch_is_free(const sh_batch *pair)
+bool sh_batch_is_free(const sh_batch *batch)
 {
-    return pair->x != NULL && pair->y != NULL && is_free(pair->x) && is_free(pair->y);
+    return batch->x != NULL && batch->y != NULL && is_free(batch->x) && is_free(batch->y);
 }
 
-void sh_batch_release(sh_batch *pair)
+void sh_batch_release(sh_batch *batch)
 {
-    shoal_tensor_release(pair->x);
-    shoal_tensor_release(pair->y);
-    *pair = (sh_batch){NULL, NULL};
+    shoal_tensor_release(batch->x);
+    shoal_tensor_release(batch->y);
+    *batch = (sh_batch){NULL, NULL};
 }
 
-shoal_err sh_batch_create(sh_batch *pair, const shoal_dataset *set, int64_t count,
+shoal_err sh_batch_create(sh_batch *batch, const shoal_dataset *set, int64_t count,
                           shoal_tensor *(*make)(shoal_dtype, int, const int64_t *))
 {
     sh_batch made = {.x = sh_dataset_new_x(set, count, make)};
@@ -41,8 +41,8 @@ shoal_err sh_batch_create(sh_batch *pair, const shoal_dataset *set, int64_t coun
         sh_batch_release(&made);
         return shoal_last_error();
     }
-    sh_batch_release(pair);
-    *pair = made;
+    sh_batch_release(batch);
+    *batch = made;
     return SHOAL_OK;
 }
 
@@ -54,10 +54,10 @@ static shoal_tensor *first_rows(const shoal_tensor *t, int64_t count)
     return sh_tensor_over(t->storage, &s);
 }
 
-shoal_err sh_batch_rows(sh_batch *rows, const sh_batch *pair, int64_t count)
+shoal_err sh_batch_rows(sh_batch *rows, const sh_batch *batch, int64_t count)
 {
-    sh_batch made = {.x = first_rows(pair->x, count)};
-    made.y = made.x != NULL ? first_rows(pair->y, count) : NULL;
+    sh_batch made = {.x = first_rows(batch->x, count)};
+    made.y = made.x != NULL ? first_rows(batch->y, count) : NULL;
     if (made.y == NULL) {
         sh_batch_release(&made);
         return shoal_last_error();
@@ -67,12 +67,12 @@ shoal_err sh_batch_rows(sh_batch *rows, const sh_batch *pair, int64_t count)
     return SHOAL_OK;
 }
 
-shoal_err sh_fetch_into(shoal_dataset *set, const int64_t *numbers, int64_t count, const sh_batch *pair)
+shoal_err sh_fetch_into(shoal_dataset *set, const int64_t *numbers, int64_t count, const sh_batch *batch)
 {
     size_t mark = shoal_scope_mark();
-    sh_tensor_touch(pair->x);
-    sh_tensor_touch(pair->y);
-    shoal_err err = sh_dataset_fetch(set, numbers, count, pair->x, pair->y);
+    sh_tensor_touch(batch->x);
+    sh_tensor_touch(batch->y);
+    shoal_err err = sh_dataset_fetch(set, numbers, count, batch->x, batch->y);
     shoal_scope_release(mark);
     return err;
 }
@@ -190,7 +190,7 @@ void shoal_loader_destroy(shoal_loader *loader)
 /* ---- batches ---- */
 
 /* Fetches the batch loader->next in this process. */
-static shoal_err fetch_here(shoal_loader *loader, sh_batch **out_pair)
+static shoal_err fetch_here(shoal_loader *loader, sh_batch **out_batch)
 {
     const int64_t *numbers;
     int64_t count = sh_loader_batch(loader, loader->next, &numbers);
@@ -201,7 +201,7 @@ static shoal_err fetch_here(shoal_loader *loader, sh_batch **out_pair)
     if (err == SHOAL_OK && count < loader->batch) {
         err = sh_batch_rows(&loader->given, &loader->full, count);
     }
-    *out_pair = &loader->full;
+    *out_batch = &loader->full;
     return err == SHOAL_OK
                ? sh_fetch_into(loader->set, numbers, count, count < loader->batch ? &loader->given : &loader->full)
                : err;
@@ -209,20 +209,20 @@ static shoal_err fetch_here(shoal_loader *loader, sh_batch **out_pair)
 
 static shoal_err give(shoal_loader *loader, shoal_batch *out_batch)
 {
-    sh_batch *pair;
+    sh_batch *full;
     const int64_t *numbers;
     arrange(loader);
     int64_t count = sh_loader_batch(loader, loader->next, &numbers);
     shoal_err err =
-        loader->fetchers != NULL ? sh_fetchers_next(loader->fetchers, loader, &pair) : fetch_here(loader, &pair);
+        loader->fetchers != NULL ? sh_fetchers_next(loader->fetchers, loader, &full) : fetch_here(loader, &full);
     if (err == SHOAL_OK && count < loader->batch && loader->given.x == NULL) {
-        err = sh_batch_rows(&loader->given, pair, count);
+        err = sh_batch_rows(&loader->given, full, count);
     }
     if (err != SHOAL_OK) {
         return err;
     }
-    pair = count < loader->batch ? &loader->given : pair;
-    *out_batch = (shoal_batch){.x = pair->x, .y = pair->y, .count = count, .index = loader->next};
+    full = count < loader->batch ? &loader->given : full;
+    *out_batch = (shoal_batch){.x = full->x, .y = full->y, .count = count, .index = loader->next};
     return SHOAL_OK;
 }
 

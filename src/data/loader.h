@@ -49,27 +49,27 @@ const int64_t *sh_loader_order(shoal_loader *loader, int64_t epoch);
 
 /* Returns whether only the caller holds the tensors: there are no other references and no views, so they can be
  * overwritten. */
-bool sh_batch_is_free(const sh_batch *pair);
-void sh_batch_release(sh_batch *pair);
-shoal_err sh_batch_create(sh_batch *pair, const shoal_dataset *set, int64_t count,
+bool sh_batch_is_free(const sh_batch *batch);
+void sh_batch_release(sh_batch *batch);
+shoal_err sh_batch_create(sh_batch *batch, const shoal_dataset *set, int64_t count,
                           shoal_tensor *(*make)(shoal_dtype, int, const int64_t *));
 
-/* Makes views of the first rows of a pair. */
-shoal_err sh_batch_rows(sh_batch *rows, const sh_batch *pair, int64_t count);
+/* Makes views of the first rows of a batch. */
+shoal_err sh_batch_rows(sh_batch *rows, const sh_batch *batch, int64_t count);
 
 /* Fetches samples, and releases what fetch computed in its scope. */
-shoal_err sh_fetch_into(shoal_dataset *set, const int64_t *numbers, int64_t count, const sh_batch *pair);
+shoal_err sh_fetch_into(shoal_dataset *set, const int64_t *numbers, int64_t count, const sh_batch *batch);
 
 /* ---- workers (fetchers.c) ---- */
 
 /* Starts the worker processes of a loader. */
 shoal_err sh_fetchers_create(const shoal_loader *loader, int workers, int prefetch, shoal_start start,
-                             sh_fetchers **out_crew);
+                             sh_fetchers **out_fetchers);
 
 /* Ends the workers. NULL is allowed. */
 void sh_fetchers_destroy(sh_fetchers *fetchers);
 
-/* Returns the batch loader->next in a pair that the fetchers own, and asks the workers for the batches after it. */
-shoal_err sh_fetchers_next(sh_fetchers *fetchers, const shoal_loader *loader, sh_batch **out_pair);
+/* Returns the batch loader->next, which the fetchers own, and asks the workers for the batches after it. */
+shoal_err sh_fetchers_next(sh_fetchers *fetchers, const shoal_loader *loader, sh_batch **out_batch);
 
 #endif

@@ -50,7 +50,7 @@ static void skip_blanks(scanner *s)
     }
 }
 
-static bool accept(scanner *s, char c)
+static bool accept_char(scanner *s, char c)
 {
     skip_blanks(s);
     if (s->next < s->end && *s->next == c) {
@@ -62,7 +62,7 @@ static bool accept(scanner *s, char c)
 
 static shoal_err expect(scanner *s, char c)
 {
-    return accept(s, c) ? SHOAL_OK : scan_fail(s, "expected '%c' in the header", c);
+    return accept_char(s, c) ? SHOAL_OK : scan_fail(s, "expected '%c' in the header", c);
 }
 
 /* Reads a string in single or double quotes into buffer. A longer one is cut, and then matches nothing. */
@@ -122,7 +122,7 @@ static shoal_err scan_shape(scanner *s, header *h)
     shoal_err err = expect(s, '(');
     bool more = true; /* a comma came before */
     h->ndim = 0;
-    while (err == SHOAL_OK && !accept(s, ')')) {
+    while (err == SHOAL_OK && !accept_char(s, ')')) {
         if (!more) {
             return scan_fail(s, "expected ',' or ')' in the header");
         }
@@ -130,7 +130,7 @@ static shoal_err scan_shape(scanner *s, header *h)
             return scan_fail(s, "more than %d dims", SHOAL_MAX_DIMS);
         }
         err = scan_size(s, &h->shape[h->ndim++]);
-        more = err == SHOAL_OK && accept(s, ',');
+        more = err == SHOAL_OK && accept_char(s, ',');
     }
     return err == SHOAL_OK && h->ndim == 1 && !more ? scan_fail(s, "(n) is not a tuple, (n,) is") : err;
 }
@@ -201,9 +201,9 @@ static shoal_err scan_header(scanner *s, header *h)
     unsigned seen = 0;
     bool more = true;
     shoal_err err = expect(s, '{');
-    while (err == SHOAL_OK && !accept(s, '}')) {
+    while (err == SHOAL_OK && !accept_char(s, '}')) {
         err = more ? scan_member(s, h, &seen) : scan_fail(s, "expected ',' or '}' in the header");
-        more = err == SHOAL_OK && accept(s, ',');
+        more = err == SHOAL_OK && accept_char(s, ',');
     }
     if (err != SHOAL_OK) {
         return err;
@@ -365,7 +365,7 @@ shoal_err shoal_npy_write(const char *path, shoal_tensor *t)
     SH_NEED(path);
     SH_NEED_TENSOR(t);
     char head[512];
-    sh_aside file;
+    sh_atomic_file file;
     if (t == NULL) {
         return sh_fail(SHOAL_EINVAL, "shoal_npy_write: the tensor for %s is NULL", path != NULL ? path : "a file");
     }
@@ -373,19 +373,19 @@ shoal_err shoal_npy_write(const char *path, shoal_tensor *t)
         return sh_fail(SHOAL_ETYPE, "%s: NPY cannot hold elements of type %s", path != NULL ? path : "?",
                        shoal_dtype_name(shoal_tensor_dtype(t)));
     }
-    shoal_err err = sh_aside_begin(&file, path);
+    shoal_err err = sh_atomic_file_begin(&file, path);
     if (err != SHOAL_OK) {
         return err;
     }
     size_t length = make_head(head, sizeof head, t);
     SH_INVARIANT(length > 0);
-    err = sh_aside_write(&file, head, length);
+    err = sh_atomic_file_write(&file, head, length);
     if (err == SHOAL_OK) {
         err = sh_write_elements(&file, t);
     }
     if (err != SHOAL_OK) {
-        sh_aside_abort(&file);
+        sh_atomic_file_abort(&file);
         return err;
     }
-    return sh_aside_commit(&file);
+    return sh_atomic_file_commit(&file);
 }

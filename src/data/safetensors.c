@@ -394,7 +394,7 @@ static json_t *make_header(const char *path, const shoal_tensors *set, sh_named 
 }
 
 /* Writes the length, and the header padded with blanks to eight bytes. */
-static shoal_err write_header(sh_aside *file, const json_t *header)
+static shoal_err write_header(sh_atomic_file *file, const json_t *header)
 {
     uint8_t b[LENGTH];
     char *text = json_dumps(header, JSON_COMPACT);
@@ -405,14 +405,14 @@ static shoal_err write_header(sh_aside *file, const json_t *header)
     for (int i = 0; i < LENGTH; i++) {
         b[i] = (uint8_t)((uint64_t)whole >> 8 * i);
     }
-    shoal_err err = whole <= HEADER_MOST ? sh_aside_write(file, b, sizeof b)
+    shoal_err err = whole <= HEADER_MOST ? sh_atomic_file_write(file, b, sizeof b)
                                          : sh_fail(SHOAL_ELIMIT, "%s: a header of %zu bytes: the limit is %" PRIu64,
                                                    file->path, whole, HEADER_MOST);
     if (err == SHOAL_OK) {
-        err = sh_aside_write(file, text, length);
+        err = sh_atomic_file_write(file, text, length);
     }
     if (err == SHOAL_OK) {
-        err = sh_aside_write(file, "        ", whole - length);
+        err = sh_atomic_file_write(file, "        ", whole - length);
     }
     free(text);
     return err;
@@ -420,8 +420,8 @@ static shoal_err write_header(sh_aside *file, const json_t *header)
 
 static shoal_err write_file(const char *path, const json_t *header, sh_named **sorted, size_t count)
 {
-    sh_aside file;
-    shoal_err err = sh_aside_begin(&file, path);
+    sh_atomic_file file;
+    shoal_err err = sh_atomic_file_begin(&file, path);
     if (err != SHOAL_OK) {
         return err;
     }
@@ -430,10 +430,10 @@ static shoal_err write_file(const char *path, const json_t *header, sh_named **s
         err = sh_write_elements(&file, sorted[i]->tensor);
     }
     if (err != SHOAL_OK) {
-        sh_aside_abort(&file);
+        sh_atomic_file_abort(&file);
         return err;
     }
-    return sh_aside_commit(&file);
+    return sh_atomic_file_commit(&file);
 }
 
 shoal_err shoal_safetensors_write(const char *path, const shoal_tensors *set)

@@ -108,7 +108,7 @@ static shoal_err subset_open(const shoal_value *packed, void **out_state)
 
 /* Follows subsets without a transform down to the data set behind them and translates the numbers. So chains stay
  * short. */
-static shoal_dataset *behind(shoal_dataset *set, int64_t *numbers, int64_t count)
+static shoal_dataset *resolve_subsets(shoal_dataset *set, int64_t *numbers, int64_t count)
 {
     while (set->type.fetch == subset_fetch && ((subset *)set->state)->transform == NULL) {
         const subset *s = set->state;
@@ -141,7 +141,7 @@ shoal_dataset *shoal_subset_with(shoal_dataset *set, const int64_t *numbers, int
         return NULL;
     }
     *s = (subset){.numbers = own, .transform = transform, .context = context};
-    s->parent = shoal_dataset_retain(behind(set, shoal_tensor_data(own), count));
+    s->parent = shoal_dataset_retain(resolve_subsets(set, shoal_tensor_data(own), count));
     shoal_dataset_type type = s->parent->type;
     type.length = count;
     type.fetch = subset_fetch;
@@ -303,8 +303,8 @@ static shoal_err sort_by_label(shoal_dataset *set, int64_t *numbers)
 
 /* Copies the shards of the sorted numbers to dealt in the order drawn, and sets where each part of `each` shards
  * ends. */
-static void deal(const int64_t *sorted, const int64_t *shard_ends, const int64_t *drawn, int64_t shards, int64_t each,
-                 int64_t *dealt, int64_t *ends)
+static void gather_shards(const int64_t *sorted, const int64_t *shard_ends, const int64_t *drawn, int64_t shards,
+                          int64_t each, int64_t *dealt, int64_t *ends)
 {
     int64_t at = 0;
     for (int64_t i = 0; i < shards; i++) {
@@ -331,7 +331,7 @@ shoal_err sh_split_label(shoal_dataset *set, int64_t n, int64_t shards_each, uin
     if (err == SHOAL_OK) {
         sh_random_key key = {.seed = seed, .stream = sh_stream(SH_STREAM_SPLIT, 1)};
         sh_random_permutation(key, drawn, shards);
-        deal(sorted, shard_ends, drawn, shards, shards_each, dealt, ends);
+        gather_shards(sorted, shard_ends, drawn, shards, shards_each, dealt, ends);
         *out_split = (sh_split){dealt, ends};
     } else {
         free(ends);

@@ -195,20 +195,20 @@ const char *shoal_tensors_text_name(const shoal_tensors *set, size_t i)
     return i < shoal_tensors_text_count(set) ? set->texts.items[i]->name : NULL;
 }
 
-shoal_err sh_write_elements(sh_aside *file, shoal_tensor *t)
+shoal_err sh_write_elements(sh_atomic_file *file, shoal_tensor *t)
 {
     size_t size = (size_t)shoal_tensor_count(t) * shoal_dtype_size(shoal_tensor_dtype(t));
     if (size == 0) {
         return SHOAL_OK;
     }
     if (shoal_tensor_is_contiguous(t) && shoal_tensor_data(t) != NULL) {
-        return sh_aside_write(file, shoal_tensor_data(t), size);
+        return sh_atomic_file_write(file, shoal_tensor_data(t), size);
     }
     void *copy = malloc(size);
     shoal_err err = copy != NULL ? shoal_tensor_read(t, copy, size)
                                  : sh_fail(SHOAL_ENOMEM, "%s: no memory for %zu bytes to write", file->path, size);
     if (err == SHOAL_OK) {
-        err = sh_aside_write(file, copy, size);
+        err = sh_atomic_file_write(file, copy, size);
     }
     free(copy);
     return err;

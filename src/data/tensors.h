@@ -30,7 +30,7 @@ struct shoal_tensors {
 };
 
 /* Writes all elements in order, from any device. */
-shoal_err sh_write_elements(sh_aside *file, shoal_tensor *t);
+shoal_err sh_write_elements(sh_atomic_file *file, shoal_tensor *t);
 
 /* Copies the tensor of that name into one of the same dtype and shape. path is the file that the set was read from, for
  * error texts. */

@@ -94,7 +94,7 @@ bool sh_cuda_capture_keep(sh_cuda_piece *p)
     return true;
 }
 
-bool sh_cuda_capture_keeper(shoal_block *keeper)
+bool sh_cuda_capture_keeper(shoal_block *owner_block)
 {
     if (!mine || !sh_cuda_is_ours()) { /* a child of fork never replays what its parent captures */
         return false;
@@ -105,7 +105,7 @@ bool sh_cuda_capture_keeper(shoal_block *keeper)
         return false;
     }
     mine->keepers = fresh;
-    fresh[mine->keeper_count++] = keeper;
+    fresh[mine->keeper_count++] = owner_block;
     return true;
 }
 

@@ -53,6 +53,6 @@ void sh_cuda_pinned_give_back(const sh_cuda_capture *capture);
 
 /* sh_cuda_close in a thread that captures: takes the reference, until the graph is destroyed. Returns false if the thread
  * does not capture. */
-bool sh_cuda_capture_keeper(shoal_block *keeper);
+bool sh_cuda_capture_keeper(shoal_block *owner_block);
 
 #endif

@@ -4,7 +4,7 @@
 
 typedef struct closing {
     struct closing *next;
-    shoal_block *keeper;
+    shoal_block *owner_block;
     uint64_t number; /* of the mark after which it can be released; 0: not marked yet */
 } closing;
 
@@ -12,11 +12,11 @@ static closing *first, **end = &first;
 static closing **unmarked = &first; /* the first without a mark, or end */
 static unsigned unmarked_count;
 
-bool sh_cuda_closings_add(shoal_block *keeper)
+bool sh_cuda_closings_add(shoal_block *owner_block)
 {
     closing *c = malloc(sizeof *c);
     if (c) {
-        *c = (closing){.keeper = keeper};
+        *c = (closing){.owner_block = owner_block};
         *end = c;
         end = &c->next;
         unmarked_count++;
@@ -43,7 +43,7 @@ void sh_cuda_closings_release(bool (*is_over)(uint64_t number))
         if (end == &c->next) {
             end = &first;
         }
-        sh_block_release(c->keeper);
+        sh_block_release(c->owner_block);
         free(c);
     }
     unmarked_count = first ? unmarked_count : 0;

@@ -6,7 +6,7 @@
 #include "shm/block.h"
 
 /* Adds a block, which has no mark yet. Returns false if there is no memory. */
-bool sh_cuda_closings_add(shoal_block *keeper);
+bool sh_cuda_closings_add(shoal_block *owner_block);
 
 /* A mark was made: all that have none get this one. */
 void sh_cuda_closings_mark(uint64_t number);

@@ -584,7 +584,7 @@ void sh_cuda_order_finish(void)
 /* ---- giving back ---- */
 
 /* Under the lock: keeps the block until the work so far is done. Returns false if it can be released now. */
-static bool keep_for_now(shoal_block *keeper)
+static bool keep_for_now(shoal_block *owner_block)
 {
     if (order.host_only) {
         (void)cover();
@@ -595,7 +595,7 @@ static bool keep_for_now(shoal_block *keeper)
         sh_cuda_is_well()) { /* the card last, as in is_over: another thread may have lost it */
         return false;
     }
-    if (!sh_cuda_closings_add(keeper)) {
+    if (!sh_cuda_closings_add(owner_block)) {
         (void)synchronize();
         return false;
     }
@@ -618,24 +618,24 @@ void sh_cuda_order_abandon(void)
     }
 }
 
-void sh_cuda_close(shoal_block *keeper)
+void sh_cuda_close(shoal_block *owner_block)
 {
     sh_cleanup_begin();
-    bool kept = keeper && sh_cuda_capture_keeper(keeper);
-    if (!kept && keeper && !sh_block_is_lost(keeper) && sh_cuda_is_ours()) {
+    bool kept = owner_block && sh_cuda_capture_keeper(owner_block);
+    if (!kept && owner_block && !sh_block_is_lost(owner_block) && sh_cuda_is_ours()) {
         bool well = sh_cuda_check() == SHOAL_OK;
         pthread_mutex_lock(&order.lock);
         if (well) {
             begin();
             sh_cuda_closings_release(is_over);
-            kept = keep_for_now(keeper);
+            kept = keep_for_now(owner_block);
         } else {
-            kept = !has_stopped() && sh_cuda_closings_add(keeper);
+            kept = !has_stopped() && sh_cuda_closings_add(owner_block);
         }
         pthread_mutex_unlock(&order.lock);
     }
     if (!kept) {
-        sh_block_release(keeper);
+        sh_block_release(owner_block);
         sh_cuda_order_abandon();
     }
     sh_cleanup_end();

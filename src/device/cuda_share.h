@@ -25,7 +25,7 @@ shoal_err sh_cuda_share(void *data, size_t size, shoal_block **out_piece);
 shoal_err sh_cuda_open(const sh_piece *piece, void **out_data);
 
 /* Releases the block that keeps a piece, when what this process has enqueued so far is done. Never fails. */
-void sh_cuda_close(shoal_block *keeper);
+void sh_cuda_close(shoal_block *owner_block);
 
 /* Before a piece is sent: stores in its work word what a receiver must wait for. Errors: those of the driver;
  * SHOAL_ESTATE in a capture. */

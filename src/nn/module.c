@@ -223,7 +223,7 @@ shoal_err shoal_module_add_buffer(shoal_module *module, const char *name, shoal_
     return err;
 }
 
-static bool stands_above(const shoal_module *module, const shoal_module *candidate)
+static bool is_ancestor(const shoal_module *module, const shoal_module *candidate)
 {
     while (module && module != candidate) {
         module = module->parent;
@@ -251,7 +251,7 @@ shoal_err shoal_module_add_child(shoal_module *module, const char *name, shoal_m
     if (!child) {
         return sh_null_error(__func__, "child");
     }
-    bool stays = child->parent || stands_above(module, child); /* the child keeps its owner, also on failure */
+    bool stays = child->parent || is_ancestor(module, child); /* the child keeps its owner, also on failure */
     shoal_err err = !module || !name ? sh_null_error(__func__, module ? "name" : "module")
                     : stays          ? sh_fail(SHOAL_EINVAL, "the module for '%s', a %s, %s", name, child->type->name,
                                       child->parent ? "has a parent already" : "cannot be a child of itself")
@@ -331,7 +331,7 @@ shoal_err shoal_module_next(const shoal_module *module, shoal_named *it)
     return SHOAL_OK;
 }
 
-static bool came_before(const shoal_module *module, const shoal_tensor *t, size_t end)
+static bool is_earlier_parameter(const shoal_module *module, const shoal_tensor *t, size_t end)
 {
     bool is_buffer;
     for (size_t i = 0; i < end; i++) {
@@ -347,7 +347,7 @@ shoal_tensor *sh_module_next_parameter(const shoal_module *module, size_t *at)
     bool is_buffer;
     for (const sh_module_tensor *e; (e = sh_module_entry(module, *at, &is_buffer)) != NULL;) {
         size_t i = (*at)++;
-        if (!is_buffer && !came_before(module, e->tensor, i)) {
+        if (!is_buffer && !is_earlier_parameter(module, e->tensor, i)) {
             return e->tensor;
         }
     }

@@ -60,7 +60,7 @@ void sh_parameter_zero_grad(shoal_tensor *parameter)
     }
     /* Only the owner's backward and shoal_tensor_grad can read it, and both check the mark. */
     bool alone = sh_load_relaxed(&grad->refs) == 1 && sh_load_relaxed(&grad->storage->refs) == 1 &&
-                 !grad->storage->keeper && !grad->storage->foreign;
+                 !grad->storage->owner_block && !grad->storage->foreign;
     if (alone) {
         parameter->grad_is_zero = true;
     } else {

@@ -74,13 +74,13 @@ shoal_err sh_file_read_at(int fd, const char *path, uint64_t at, void *to, size_
     return SHOAL_OK;
 }
 
-/* ---- writing aside ---- */
+/* ---- replacing a file in one step ---- */
 
-static void forget(sh_aside *a)
+static void forget(sh_atomic_file *a)
 {
     free(a->path);
     free(a->other);
-    *a = (sh_aside){.fd = -1};
+    *a = (sh_atomic_file){.fd = -1};
 }
 
 /* Opens the directory of path. */
@@ -94,7 +94,7 @@ static int open_directory(const char *path)
 }
 
 /* Sets a->other to the n-th name to try beside path: .NAME.PID-n in its directory. */
-static bool name_beside(sh_aside *a, int n)
+static bool name_beside(sh_atomic_file *a, int n)
 {
     const char *slash = strrchr(a->path, '/');
     int directory = slash != NULL ? (int)(slash + 1 - a->path) : 0;
@@ -108,7 +108,7 @@ static bool name_beside(sh_aside *a, int n)
 }
 
 /* Creates a file with a temporary name. Returns false with errno if that fails. */
-static bool create_named(sh_aside *a)
+static bool create_named(sh_atomic_file *a)
 {
     for (int n = 0; n < NAME_TRIES; n++) {
         if (!name_beside(a, n)) {
@@ -125,7 +125,7 @@ static bool create_named(sh_aside *a)
 
 /* Creates a file without a name, or with one if the file system cannot do that. Returns false with errno if that
  * fails. */
-static bool create(sh_aside *a)
+static bool create(sh_atomic_file *a)
 {
     int directory = open_directory(a->path);
     if (directory < 0) {
@@ -172,7 +172,7 @@ static char *follow(const char *path)
 }
 
 /* Opens a device or a pipe. Opening a pipe for writing would wait for a reader, forever if none comes. */
-static shoal_err open_direct(sh_aside *a, mode_t mode)
+static shoal_err open_direct(sh_atomic_file *a, mode_t mode)
 {
     a->direct = true;
     a->fd = sh_fd_keep(open(a->path, O_WRONLY | O_CLOEXEC | O_NOCTTY | (S_ISFIFO(mode) ? O_NONBLOCK : 0)));
@@ -186,7 +186,7 @@ static shoal_err open_direct(sh_aside *a, mode_t mode)
 }
 
 /* Chooses how to write, by what is at path now. */
-static shoal_err begin(sh_aside *a)
+static shoal_err begin(sh_atomic_file *a)
 {
     struct stat st;
     bool there = stat(a->path, &st) == 0;
@@ -211,9 +211,9 @@ static shoal_err begin(sh_aside *a)
     return SHOAL_OK;
 }
 
-shoal_err sh_aside_begin(sh_aside *a, const char *path)
+shoal_err sh_atomic_file_begin(sh_atomic_file *a, const char *path)
 {
-    *a = (sh_aside){.fd = -1};
+    *a = (sh_atomic_file){.fd = -1};
     if (path == NULL || path[0] == 0) {
         return sh_fail(SHOAL_EINVAL, "no file name");
     }
@@ -228,7 +228,7 @@ shoal_err sh_aside_begin(sh_aside *a, const char *path)
     return err;
 }
 
-shoal_err sh_aside_write(sh_aside *a, const void *bytes, size_t size)
+shoal_err sh_atomic_file_write(sh_atomic_file *a, const void *bytes, size_t size)
 {
     for (size_t done = 0; done < size;) {
         size_t piece = size - done < (size_t)1 << 30 ? size - done : (size_t)1 << 30;
@@ -245,7 +245,7 @@ shoal_err sh_aside_write(sh_aside *a, const void *bytes, size_t size)
 }
 
 /* Gives the nameless file a name beside its destination. Returns false with errno if that fails. */
-static bool give_name(sh_aside *a)
+static bool give_name(sh_atomic_file *a)
 {
     char self[64];
     snprintf(self, sizeof self, "/proc/self/fd/%d", a->fd);
@@ -271,7 +271,7 @@ static void sync_directory(const char *path)
     }
 }
 
-static shoal_err put_in_place(sh_aside *a)
+static shoal_err put_in_place(sh_atomic_file *a)
 {
     if (fsync(a->fd) != 0 && !(a->direct && (errno == EINVAL || errno == EROFS || errno == ENOTSUP))) {
         return sh_file_fail(a->path, "sync");
@@ -290,14 +290,14 @@ static shoal_err put_in_place(sh_aside *a)
     return SHOAL_OK;
 }
 
-shoal_err sh_aside_commit(sh_aside *a)
+shoal_err sh_atomic_file_commit(sh_atomic_file *a)
 {
     shoal_err err = put_in_place(a);
-    sh_aside_abort(a);
+    sh_atomic_file_abort(a);
     return err;
 }
 
-void sh_aside_abort(sh_aside *a)
+void sh_atomic_file_abort(sh_atomic_file *a)
 {
     if (a->fd >= 0) {
         close(a->fd);

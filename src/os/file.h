@@ -23,21 +23,21 @@ shoal_err sh_file_read_at(int fd, const char *path, uint64_t at, void *to, size_
 /* A file that is written beside the one that it will replace. Where the file system allows, it has no name before
  * commit, so a process that dies leaves nothing behind. If path is not a regular file (a device, a pipe that has a
  * reader), it is written directly. */
-typedef struct sh_aside {
+typedef struct sh_atomic_file {
     char *path;  /* the file to replace, with links followed */
     char *other; /* the temporary name beside it, once it has one */
     int fd;
     bool named;  /* a file of that name exists */
     bool direct; /* path itself is written */
-} sh_aside;
+} sh_atomic_file;
 
 /* Begins to write path. Errors: SHOAL_ENOENT (no such directory), SHOAL_EPERM (the directory or the old file is not
  * writable), SHOAL_EOS. After a failure there is nothing to abort. */
-shoal_err sh_aside_begin(sh_aside *a, const char *path);
-shoal_err sh_aside_write(sh_aside *a, const void *bytes, size_t size);
+shoal_err sh_atomic_file_begin(sh_atomic_file *a, const char *path);
+shoal_err sh_atomic_file_write(sh_atomic_file *a, const void *bytes, size_t size);
 
 /* Syncs the file and replaces the old one with it. Frees what a holds, whether it succeeds or not. */
-shoal_err sh_aside_commit(sh_aside *a);
-void sh_aside_abort(sh_aside *a);
+shoal_err sh_atomic_file_commit(sh_atomic_file *a);
+void sh_atomic_file_abort(sh_atomic_file *a);
 
 #endif

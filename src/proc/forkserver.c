@@ -136,7 +136,7 @@ static bool is_image_of(const server *s, const sh_program *program)
 /* ---- starting and stopping a server ---- */
 
 /* Closes the socket, which ends the server, and waits for its end. */
-static void see_out(server *s)
+static void stop_and_reap(server *s)
 {
     close(s->socket);
     s->socket = -1;
@@ -162,7 +162,7 @@ static void see_out(server *s)
 
 static void stop_server(server *s)
 {
-    see_out(s);
+    stop_and_reap(s);
     sh_lifeline_drop();
     if (sh_attached() && sh_the_world.file.inode == s->world && sh_enter() != NULL) {
         sh_slot_bury(s->slot, s->generation);
@@ -415,7 +415,7 @@ void sh_forkserver_leave(void)
         0) { /* else a thread is in a request; the sockets are closed when this process ends */
         for (size_t i = 0; i < IMAGES; i++) {
             if (servers[i].socket >= 0) {
-                see_out(&servers[i]);
+                stop_and_reap(&servers[i]);
             }
         }
         pthread_mutex_unlock(&lock);

@@ -73,7 +73,7 @@ static shoal_err add_up(const shoal_value *arg, shoal_value **out_result) /* sta
 }
 
 /* One in three fails, one in three returns nothing. */
-static shoal_err moody(const shoal_value *arg, shoal_value **out_result)
+static shoal_err fail_or_null(const shoal_value *arg, shoal_value **out_result)
 {
     int64_t x = sh_int_of(arg);
     if (x % 3 == 1) {
@@ -146,9 +146,9 @@ START_TEST(starmap_and_errors)
     ck_assert_int_eq(sh_int_of(shoal_value_at(shoal_value_at(shoal_value_at(v, 1), 1), 2)), 5);
     shoal_value_destroy(v);
     v = NULL;
-    ck_assert_err(shoal_pool_map(pool, moody, numbers(20), 1, &v), SHOAL_ELIMIT);
+    ck_assert_err(shoal_pool_map(pool, fail_or_null, numbers(20), 1, &v), SHOAL_ELIMIT);
     ck_assert_str_eq(shoal_last_error_text(), "1 is too much — für mich"); /* the first in order */
-    ck_assert_err(shoal_pool_map(pool, moody, numbers(20), 7, &v), SHOAL_ELIMIT);
+    ck_assert_err(shoal_pool_map(pool, fail_or_null, numbers(20), 7, &v), SHOAL_ELIMIT);
     ck_assert_str_eq(shoal_last_error_text(), "1 is too much — für mich");
     ck_assert_err(shoal_pool_apply(pool, fail_silently, shoal_value_null(), &v), SHOAL_EBROKEN);
     ck_assert_str_eq(shoal_last_error_text(), "the task returned SHOAL_EBROKEN");
@@ -156,7 +156,7 @@ START_TEST(starmap_and_errors)
     ck_assert_err(shoal_pool_map(pool, square, shoal_value_int(1), 0, &v), SHOAL_ETYPE);
     ck_assert_int_ne(shoal_pool_map(pool, square, NULL, 0, &v), SHOAL_OK);
     ck_assert_ptr_null(v);
-    ck_assert_ok(shoal_pool_apply(pool, moody, shoal_value_int(2), &v));
+    ck_assert_ok(shoal_pool_apply(pool, fail_or_null, shoal_value_int(2), &v));
     ck_assert_int_eq(shoal_value_type(v), SHOAL_NULL);
     shoal_value_destroy(v);
     ck_assert_err(shoal_pool_join(pool, LIMIT), SHOAL_ESTATE);
@@ -175,7 +175,7 @@ START_TEST(iterators)
         shoal_iterator *it;
         bool seen[N] = {false};
         int failures = 0;
-        ck_assert_ok(shoal_pool_imap(pool, moody, numbers(N), ordered, &it));
+        ck_assert_ok(shoal_pool_imap(pool, fail_or_null, numbers(N), ordered, &it));
         for (int i = 0; i < N; i++) {
             shoal_value *v;
             shoal_err err = shoal_iterator_next(it, LIMIT, &v);

@@ -25,7 +25,7 @@ void sh_sleep_begin(sh_sleep *sleep)
     sleep->longest = LONGEST;
 }
 
-static void look_within(sh_sleep *sleep, int64_t time)
+static void limit_sleep(sh_sleep *sleep, int64_t time)
 {
     sleep->longest = time < sleep->longest ? time : sleep->longest;
 }
@@ -35,7 +35,7 @@ void sh_sleep_add(sh_sleep *sleep, const void *word, uint32_t value, int64_t uns
     if (sleep->count < (sleep->many ? SH_FUTEX_MANY : 1)) {
         sleep->pairs[sleep->count++] = (sh_futex_pair){.word = word, .value = value};
     } else {
-        look_within(sleep, unseen);
+        limit_sleep(sleep, unseen);
     }
 }
 
@@ -43,14 +43,14 @@ void sh_sleep_add_process(sh_sleep *sleep, const shoal_process *process, int64_t
 {
     sh_start_shm *record = sh_start_of(process->record);
     uint32_t value;
-    sh_end_state state = sh_end_word_look(&record->end, &value);
+    sh_end_state state = sh_end_word_read(&record->end, &value);
     if (state == SH_END_HELD) {
         sh_sleep_add(sleep, &record->end, value, unseen);
         return;
     }
     uint32_t phase = sh_load_acquire(&record->phase);
     bool ending = state == SH_END_SEEN || phase == SH_START_ENDED; /* nothing will wake this sleep any more */
-    look_within(sleep, ending ? ENDING : SH_SLEEP_UNSEEN);
+    limit_sleep(sleep, ending ? ENDING : SH_SLEEP_UNSEEN);
     if (!ending) {
         sh_sleep_add(sleep, &record->phase, phase, unseen);
     }
@@ -72,5 +72,5 @@ bool sh_process_may_have_ended(const shoal_process *process)
 {
     uint32_t value;
     return sh_load_acquire(&process->ended) != 0 || sh_block_is_lost(process->record) ||
-           sh_end_word_look(&sh_start_of(process->record)->end, &value) != SH_END_HELD;
+           sh_end_word_read(&sh_start_of(process->record)->end, &value) != SH_END_HELD;
 }

@@ -141,7 +141,7 @@ static shoal_err count_failed_start(sh_supervisor *s, bool ready, const char *te
 }
 
 /* Joins a member that has ended, and does what the owner decides. */
-static shoal_err see_out(sh_supervisor *s, int rank)
+static shoal_err handle_end(sh_supervisor *s, int rank)
 {
     const sh_supervisor_rules *r = &s->rules;
     member *m = &s->members[rank];
@@ -209,7 +209,7 @@ static shoal_err tend_member(sh_supervisor *s, int rank, bool sure)
     tend_retiring(s, m);
     if (sh_supervisor_runs(s, rank) && (sure || sh_process_may_have_ended(m->process)) &&
         sh_process_has_ended(m->process)) {
-        err = see_out(s, rank);
+        err = handle_end(s, rank);
     }
     if (err == SHOAL_OK && m->vacant && !s->closed) {
         err = sh_supervisor_start_member(s, rank);
@@ -319,7 +319,7 @@ static void give_back(pthread_mutex_t *lock)
     }
 }
 
-static void take_again(pthread_mutex_t *lock)
+static void lock_if_given(pthread_mutex_t *lock)
 {
     if (lock != NULL) {
         pthread_mutex_lock(lock);
@@ -353,7 +353,7 @@ void sh_supervisor_wait(sh_supervisor *s, shoal_queue *queue, pthread_mutex_t *l
     }
     give_back(lock);
     bool ready = spin(queue, deadline);
-    take_again(lock);
+    lock_if_given(lock);
     if (ready || sh_passed(deadline)) {
         return;
     }
@@ -367,7 +367,7 @@ void sh_supervisor_wait(sh_supervisor *s, shoal_queue *queue, pthread_mutex_t *l
         sh_waits_end(entry);
         (void)sh_interrupted(); /* called without the lock */
     }
-    take_again(lock);
+    lock_if_given(lock);
 }
 
 /* ---- ending all members ---- */

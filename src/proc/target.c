@@ -94,7 +94,7 @@ static bool same_identity(const sh_target *a, const sh_target *b)
            (a->path[0] == 0) == (b->path[0] == 0);
 }
 
-static int look(struct dl_phdr_info *object, size_t size, void *context)
+static int match_object(struct dl_phdr_info *object, size_t size, void *context)
 {
     (void)size;
     search *s = context;
@@ -121,7 +121,7 @@ shoal_err sh_target_name(sh_function function, sh_target *out_target)
 {
     search s = {.address = (uintptr_t)function};
     if (function != NULL) {
-        dl_iterate_phdr(look, &s);
+        dl_iterate_phdr(match_object, &s);
     }
     if (!s.is_found) {
         return sh_fail(SHOAL_EINVAL,
@@ -149,13 +149,13 @@ shoal_err sh_target_find(const sh_target *target, size_t size, sh_function *out_
         return sh_fail(SHOAL_ECORRUPT, "a target of %zu bytes is not well formed", size);
     }
     search s = {.named = target};
-    dl_iterate_phdr(look, &s);
+    dl_iterate_phdr(match_object, &s);
     if (!s.is_found && target->path[0] != 0) {
         if (dlopen(target->path, RTLD_NOW | RTLD_NODELETE) == NULL) {
             const char *why = dlerror();
             return sh_fail(SHOAL_ENOENT, "the target's library cannot be loaded: %s", why != NULL ? why : target->path);
         }
-        dl_iterate_phdr(look, &s);
+        dl_iterate_phdr(match_object, &s);
     }
     if (!s.is_found) {
         return sh_fail(SHOAL_ENOENT, "the target is not in %s: %s",

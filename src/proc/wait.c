@@ -70,7 +70,7 @@ static shoal_err check(const shoal_waitable *things, size_t count, bool *out_onl
 }
 
 /* Sets `ready` of all things. Returns whether one is ready. */
-static bool look(shoal_waitable *things, size_t count)
+static bool update_ready(shoal_waitable *things, size_t count)
 {
     bool any = false;
     for (size_t i = 0; i < count; i++) {
@@ -88,7 +88,7 @@ static bool wait_processes(shoal_waitable *things, size_t count, struct pollfd *
         fds[i] = (struct pollfd){.fd = things[i].process->pidfd, .events = POLLIN};
         processes[i] = things[i].process;
     }
-    while (!look(things, count)) {
+    while (!update_ready(things, count)) {
         if (sh_passed(deadline) || sh_interrupt_mine.hit) {
             return false;
         }
@@ -136,10 +136,10 @@ static void pass_wakes(const shoal_waitable *things, size_t count)
 static bool wait_mixed(shoal_waitable *things, size_t count, int64_t deadline)
 {
     bool parked = false;
-    while (!look(things, count)) {
+    while (!update_ready(things, count)) {
         sh_sleep sleep;
         prepare(things, count, &sleep);
-        if (look(things, count)) {
+        if (update_ready(things, count)) {
             break;
         }
         parked = true;
@@ -148,7 +148,7 @@ static bool wait_mixed(shoal_waitable *things, size_t count, int64_t deadline)
         }
         sh_sleep_until(&sleep, wait_until(things, count, deadline));
         if (sh_interrupted()) {
-            return look(things, count);
+            return update_ready(things, count);
         }
     }
     if (parked) {
@@ -169,7 +169,7 @@ shoal_err shoal_wait(shoal_waitable *things, size_t count, int64_t timeout)
     if (err != SHOAL_OK) {
         return err;
     }
-    if (look(things, count)) {
+    if (update_ready(things, count)) {
         return SHOAL_OK;
     }
     if (timeout <= SHOAL_NOW) {

@@ -172,7 +172,7 @@ shoal_err shoal_card_tensors_list_of(const char *world, bool (*each)(const shoal
     int fd;
     shoal_err err = sh_world_find(world, &fd);
     if (err == SHOAL_OK) {
-        err = sh_world_look(fd, see_world, &l);
+        err = sh_world_inspect(fd, see_world, &l);
     }
     return finish(&l, err, each, context);
 }

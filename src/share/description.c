@@ -60,8 +60,8 @@ static void set_description(shoal_tensor *t, shoal_block *description, uint64_t 
 /* Returns the block with the storage's bytes, which the caller owns. */
 static shoal_err storage_block(const sh_storage *s, shoal_block **out_block)
 {
-    if (s->keeper->kind == SH_KIND_DATA || s->keeper->kind == SH_KIND_PIECE) {
-        *out_block = sh_block_retain(s->keeper);
+    if (s->owner_block->kind == SH_KIND_DATA || s->owner_block->kind == SH_KIND_PIECE) {
+        *out_block = sh_block_retain(s->owner_block);
         return SHOAL_OK;
     }
     sh_ctx *c = sh_enter_held();
@@ -224,7 +224,7 @@ static bool read_shape(const sh_record *r, const sh_description *d, shoal_tensor
 
 /* Returns the storage behind a description, retained: the one this process has, or a new one. After a failure,
  * *out_told says whether the error is set; otherwise the description is nonsense. */
-static sh_storage *find_storage(shoal_block *keeper, const sh_record *r, bool *out_told)
+static sh_storage *find_storage(shoal_block *owner_block, const sh_record *r, bool *out_told)
 {
     sh_ref ref = sh_load_acquire(&r->references[0]);
     uint64_t id = sh_ref_id(ref);
@@ -239,13 +239,13 @@ static sh_storage *find_storage(shoal_block *keeper, const sh_record *r, bool *o
     if (!sh_heap_find(id, &f) || (f.kind != SH_KIND_DATA && f.kind != SH_KIND_PIECE)) {
         return NULL;
     }
-    sh_storage *fresh = sh_storage_of_block(id, &f, keeper);
+    sh_storage *fresh = sh_storage_of_block(id, &f, owner_block);
     *out_told = !fresh;
     return fresh;
 }
 
 /* Makes a tensor with only its shape and storage. */
-static shoal_tensor *make_bare(const shoal_block *description, shoal_block *keeper, const sh_record *r,
+static shoal_tensor *make_bare(const shoal_block *description, shoal_block *owner_block, const sh_record *r,
                                const sh_description *d)
 {
     shoal_tensor *t = sh_cpu_cache_alloc(sizeof *t);
@@ -255,7 +255,7 @@ static shoal_tensor *make_bare(const shoal_block *description, shoal_block *keep
     *t = (shoal_tensor){0};
     uint64_t reach;
     bool told = false;
-    sh_storage *storage = read_shape(r, d, t, &reach) ? find_storage(keeper, r, &told) : NULL;
+    sh_storage *storage = read_shape(r, d, t, &reach) ? find_storage(owner_block, r, &told) : NULL;
     if (!storage || reach > storage->size) {
         if (!told) {
             (void)corrupt(description);
@@ -275,7 +275,7 @@ static shoal_tensor *make_bare(const shoal_block *description, shoal_block *keep
     return t;
 }
 
-static shoal_tensor *make(const shoal_block *description, shoal_block *keeper, bool is_grad);
+static shoal_tensor *make(const shoal_block *description, shoal_block *owner_block, bool is_grad);
 
 /* Makes the grad from its description. A handle for that description is only needed to send it on. If the heap has no
  * room for one, the grad is made without: the description that refers to it keeps it, because the message that brought
@@ -310,8 +310,8 @@ static shoal_err make_grad(shoal_tensor *t, shoal_block *description, const sh_r
 }
 
 /* Makes a tensor. Does not read a grad's own grad, so a description that names itself goes one step and no further.
- * keeper is a handle that keeps the storage; it is the description's own if there is one. */
-static shoal_tensor *make(const shoal_block *description, shoal_block *keeper, bool is_grad)
+ * owner_block is a handle that keeps the storage; it is the description's own if there is one. */
+static shoal_tensor *make(const shoal_block *description, shoal_block *owner_block, bool is_grad)
 {
     sh_record r;
     sh_description d;
@@ -321,19 +321,19 @@ static shoal_tensor *make(const shoal_block *description, shoal_block *keeper, b
         return NULL;
     }
     memcpy(&d, r.bytes, head);
-    shoal_tensor *t = make_bare(description, keeper, &r, &d);
+    shoal_tensor *t = make_bare(description, owner_block, &r, &d);
     if (!t) {
         return NULL;
     }
     t->requires_grad = d.requires_grad && shoal_dtype_is_float(t->dtype);
-    if (d.has_grad && !is_grad && make_grad(t, keeper, &r) != SHOAL_OK) {
+    if (d.has_grad && !is_grad && make_grad(t, owner_block, &r) != SHOAL_OK) {
         shoal_tensor_release(t);
         return NULL;
     }
     /* Only if the tensor has all that the description has: sending it on, or waking it, must not add or lose a grad. */
     bool whole = !d.has_grad || (t->grad != NULL && sh_load_relaxed(&t->grad->description_id) != 0);
-    if (description == keeper && whole) {
-        set_description(t, sh_block_retain(keeper), d.stamp);
+    if (description == owner_block && whole) {
+        set_description(t, sh_block_retain(owner_block), d.stamp);
     }
     return t;
 }

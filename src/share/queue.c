@@ -18,7 +18,7 @@ shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor *t, int64_t ti
  * t. Not for a card: its stream may still use the tensor, so the reference goes when it is done (sh_cuda_close). */
 static bool is_only_way(const shoal_tensor *t, const shoal_block *d)
 {
-    uint64_t own = 1 + (t->storage->keeper == d);
+    uint64_t own = 1 + (t->storage->owner_block == d);
     return !t->grad && !t->storage->work && sh_load_relaxed(&t->refs) == 1 && sh_load_relaxed(&t->storage->refs) == 1 &&
            sh_load_relaxed(&d->refs) == own;
 }

@@ -177,7 +177,7 @@ static void each_block(audit *a, void (*each)(audit *, uint64_t, const sh_found 
     }
 }
 
-static void look_inside(audit *a, uint64_t id, const sh_found *f, uint64_t word)
+static void check_block(audit *a, uint64_t id, const sh_found *f, uint64_t word)
 {
     if (sh_word_weight(word) != 0) {
         walk_references(a, id, f);
@@ -282,7 +282,7 @@ shoal_err sh_world_audit(bool recover, shoal_audit *out_audit)
     shoal_err err = SHOAL_OK;
     if (make_tallies(&a)) {
         walk_slots(&a);
-        each_block(&a, look_inside);
+        each_block(&a, check_block);
         each_block(&a, check_sum);
         check_store(&a);
         check_timelines(&a);

@@ -108,7 +108,7 @@ static shoal_err make_chunk(sh_ctx *c, sh_kind kind, uint64_t size, uint64_t cel
 
 /* Puts the new chunk in front of the others. In between, the new chunk refers to them and the cell to the new chunk:
  * they are never without a reference. */
-static void hang_chunk(sh_ctx *c, sh_slot_shm *slot, uint64_t cell, sh_cells_shm *cells)
+static void link_chunk(sh_ctx *c, sh_slot_shm *slot, uint64_t cell, sh_cells_shm *cells)
 {
     uint64_t chunks = sh_offset_of(&slot->chunks);
     uint64_t older = sh_ref_weight(sh_load_relaxed(&slot->chunks));
@@ -146,7 +146,7 @@ static shoal_err more_cells(sh_ctx *c)
     if (err != SHOAL_OK) {
         return err;
     }
-    hang_chunk(c, c->slot, spare, cells);
+    link_chunk(c, c->slot, spare, cells);
     for (size_t i = more; i > 0; i--) {
         sh_handles.free_cells[sh_handles.free_count++] = sh_offset_of(&cells->cells[i - 1]);
     }
@@ -207,7 +207,7 @@ static void free_lost(void)
     }
 }
 
-static void lose(shoal_block *b)
+static void mark_lost(shoal_block *b)
 {
     b->kind = SH_KIND_COUNT;
     b->meta = NULL;
@@ -232,7 +232,7 @@ void sh_blocks_forget(void)
         for (shoal_block *b = sh_handles.buckets[i], *next; b != NULL; b = next) {
             next = b->next;
             if (b->idle_at == 0) {
-                lose(b);
+                mark_lost(b);
             } else {
                 free(b->extra);
                 free(b);
@@ -386,7 +386,7 @@ void sh_block_become(shoal_block *block, sh_kind kind)
 }
 
 /* Makes a handle for a block that this process does not know. */
-static shoal_err meet(sh_ctx *c, uint64_t id, const char *who, shoal_block **out_block)
+static shoal_err make_handle(sh_ctx *c, uint64_t id, const char *who, shoal_block **out_block)
 {
     sh_found f;
     if (!sh_heap_find(id, &f) || !sh_handle_can_be_sent(&f)) {
@@ -408,7 +408,7 @@ shoal_err sh_block_expect_unknown(sh_ctx *c, sh_ref ref, shoal_block **out_block
     if (sh_ref_weight(ref) == 0) {
         return sh_fail(SHOAL_ECORRUPT, "a message refers to block %llu, which does not exist", (unsigned long long)id);
     }
-    shoal_err err = meet(c, id, "a message", &b);
+    shoal_err err = make_handle(c, id, "a message", &b);
     if (err == SHOAL_OK) {
         b->received = true;
         *out_value = ref;
@@ -458,7 +458,7 @@ shoal_err sh_block_open(sh_ctx *c, uint64_t id, shoal_block **out_block)
         b = NULL;
     }
     if (b == NULL) {
-        shoal_err err = meet(c, id, "an object", &b);
+        shoal_err err = make_handle(c, id, "an object", &b);
         if (err != SHOAL_OK) {
             return err;
         }
@@ -574,7 +574,7 @@ static bool uses_card(void)
 }
 
 /* Before the fork, when this process holds the block. */
-static bool passes(const shoal_block *b, sh_inherit what, bool card)
+static bool is_inherited(const shoal_block *b, sh_inherit what, bool card)
 {
     return (what == SH_INHERIT_ALL || b->kind != SH_KIND_PIPE) &&
            !(card && may_keep_card(b) && keeps_card(b->id, CARD_DEPTH));
@@ -595,7 +595,7 @@ static shoal_err make_inheritance(sh_ctx *c, sh_slot_shm *slot, size_t cells, sh
     uint64_t cell = sh_offset_of(&slot->cells[SH_SLOT_CELLS - 1]);
     shoal_err err = make_chunk(c, SH_KIND_INHERITED, sizeof **out_chunk + cells * 8, cell, out_chunk);
     if (err == SHOAL_OK) {
-        hang_chunk(c, slot, cell, *out_chunk);
+        link_chunk(c, slot, cell, *out_chunk);
     }
     return err;
 }
@@ -616,7 +616,7 @@ shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index, sh_inherit what)
         for (shoal_block *b = sh_handles.buckets[i]; err == SHOAL_OK && b != NULL && n < room; b = b->next, n++) {
             /* An empty cell is idle, or its block was just sent by another thread: the reference went with the
              * message. */
-            if (passes(b, what, card) && sh_load_relaxed((sh_a64 *)sh_at(b->cell)) != 0) {
+            if (is_inherited(b, what, card) && sh_load_relaxed((sh_a64 *)sh_at(b->cell)) != 0) {
                 err = sh_heap_draw(c, b->id, sh_offset_of(&chunk->cells[n]));
             }
         }
@@ -644,7 +644,7 @@ static void take_inheritance(sh_cells_shm *chunk, sh_inherit what)
                 sh_handle_end_idle(b);
                 handle_free(b);
             } else {
-                lose(b);
+                mark_lost(b);
                 b->left_behind = (uint8_t)left;
             }
         }

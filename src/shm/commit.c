@@ -23,7 +23,7 @@ bool sh_commit_keeps(uint64_t bytes)
     return bytes <= budget && sh_memory_used(sh_the_world.fd) <= budget;
 }
 
-static shoal_err full(uint64_t asked)
+static shoal_err fail_full(uint64_t asked)
 {
     return sh_fail(SHOAL_ENOMEM, "heap: asked for %llu bytes, %llu left of %llu", (unsigned long long)asked,
                    (unsigned long long)left_below_limit(),
@@ -44,7 +44,7 @@ shoal_err sh_commit(sh_ctx *c, uint64_t offset, uint64_t size, uint64_t asked)
             sh_trim(c, bytes); /* dead processes held memory */
         }
         if (bytes > left_below_limit()) {
-            return full(asked);
+            return fail_full(asked);
         }
     }
     if (!sh_memory_commit(sh_the_world.fd, sh_the_world.base, first, bytes)) {
@@ -69,7 +69,7 @@ void sh_decommit(void *at, uint64_t size)
 /* ---- trim ---- */
 
 /* Takes a free block for trim: it gets SH_WEIGHT_TRIM and this slot in its tag. The intent TRIM names the span. */
-static bool hold(sh_ctx *c, uint64_t id)
+static bool take_for_trim(sh_ctx *c, uint64_t id)
 {
     sh_found f;
     if (!sh_heap_find(id, &f)) {
@@ -127,7 +127,7 @@ static void trim_span(sh_ctx *c, uint32_t span, bool unknown)
     sh_intent_begin(c, SH_INTENT_TRIM, 0, 0, 0, 0, 0, 0, span);
     for (uint32_t i = 0; i < blocks; i++) {
         bool none = !unknown && large && sh_load_relaxed(sh_heap_committed(id + i)) == 0;
-        bool have = !none && hold(c, id + i);
+        bool have = !none && take_for_trim(c, id + i);
         SH_DEATH("trim.held");
         if (have && large) {
             sh_a64 *committed = sh_heap_committed(id + i);

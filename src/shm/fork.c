@@ -11,10 +11,10 @@
  * has no heap. Its mapping is replaced by one without access, so that a pointer faults instead of reading what now
  * belongs to another process, and calls return SHOAL_EFORK.
  *
- * The parent is not told whether a plain fork succeeded, nor its child's pid. It uses a cord (os/cord.h), which the
- * child cuts only after it has taken its slot. So if the cord is cut and nobody has taken the slot, nobody will: the
+ * The parent is not told whether a plain fork succeeded, nor its child's pid. It uses a pipe (os/child_pipe.h), whose write end
+ * the child closes only after it has taken its slot. So if the pipe is closed and nobody has taken the slot, nobody will: the
  * fork failed, or the child was killed too early. The reservation is undone at once, or by the next fork, sweep or
- * wait. A stopped child keeps it, for any time. Without a cord (no fds left, or the program closed it), a reservation
+ * wait. A stopped child keeps it, for any time. Without a pipe (no fds left, or the program closed it), a reservation
  * that nobody took within sh_fork_adopt_limit is undone, and a child that comes later finds it undone. death: of the
  * parent, before the child has its slot: its recovery undoes the reservation, with the same result.
  *
@@ -26,8 +26,8 @@
  */
 #include "base/fork.h"
 #include "base/clock.h"
-#include "os/cord.h"
-#include "os/hold.h"
+#include "os/child_pipe.h"
+#include "os/life_lock.h"
 #include "os/memory.h"
 #include "os/pid.h"
 #include "shm/block.h"
@@ -43,7 +43,7 @@
 #define PENDING_MAX 256
 #define SWEEP_EVERY 16 /* plain forks */
 
-int64_t sh_fork_adopt_limit = SHOAL_SECONDS(5); /* without a cord */
+int64_t sh_fork_adopt_limit = SHOAL_SECONDS(5); /* without a pipe */
 
 /* The current fork. Under the locks of base/fork.h. */
 static struct {
@@ -59,7 +59,7 @@ typedef struct reservation {
     uint32_t slot;
     uint64_t generation;
     int64_t since;
-    sh_cord cord;
+    sh_child_pipe pipe;
 } reservation;
 
 static reservation pending[PENDING_MAX];
@@ -71,24 +71,25 @@ static bool is_taken(const reservation *r)
     return sh_slot_state_phase(state) != SH_PHASE_RESERVED || sh_slot_state_generation(state) != r->generation;
 }
 
-/* A cut cord counts only together with a later look at the slot (sh_slot_cancel): a child takes the slot first, then
- * cuts the cord. */
-static bool will_nobody_come(const reservation *r)
+/* A closed pipe counts only together with a later check of the slot (sh_slot_cancel): a child takes the slot first, then
+ * closes the pipe. */
+static bool has_no_child(const reservation *r)
 {
-    sh_cord_state cord = sh_cord_look(&r->cord);
-    return cord == SH_CORD_CUT || (cord == SH_CORD_UNKNOWN && sh_now() - r->since > sh_fork_adopt_limit);
+    sh_child_pipe_state state = sh_child_pipe_check(&r->pipe);
+    return state == SH_CHILD_PIPE_CLOSED ||
+           (state == SH_CHILD_PIPE_UNKNOWN && sh_now() - r->since > sh_fork_adopt_limit);
 }
 
 /* Returns true if there is nothing left to wait for. The cancel does nothing to a slot that was taken meanwhile. */
 static bool settle(reservation *r)
 {
     if (!is_taken(r)) {
-        if (!will_nobody_come(r)) {
+        if (!has_no_child(r)) {
             return false;
         }
         sh_slot_cancel(r->slot, r->generation);
     }
-    sh_cord_close(&r->cord);
+    sh_child_pipe_close_read(&r->pipe);
     return true;
 }
 
@@ -108,7 +109,7 @@ void sh_forks_await(void)
 {
     int64_t deadline = sh_deadline(EXIT_LIMIT);
     for (size_t i = 0; i < pending_count && i < PENDING_MAX; i++) {
-        while (!is_taken(&pending[i]) && !will_nobody_come(&pending[i]) && !sh_passed(deadline)) {
+        while (!is_taken(&pending[i]) && !has_no_child(&pending[i]) && !sh_passed(deadline)) {
             nanosleep(&(struct timespec){.tv_nsec = 50000}, NULL);
         }
     }
@@ -117,14 +118,14 @@ void sh_forks_await(void)
 void sh_forks_forget(void)
 {
     for (size_t i = 0; i < pending_count; i++) {
-        sh_cord_close(&pending[i].cord);
+        sh_child_pipe_close_read(&pending[i].pipe);
     }
     pending_count = 0;
 }
 
 /* ---- around every fork ---- */
 
-static bool reserve_for_plain(sh_ctx *c)
+static bool reserve_for_fork(sh_ctx *c)
 {
     char name[sizeof c->slot->name];
     snprintf(name, sizeof name, "%.*s (fork)", (int)sizeof name - 8, c->slot->name);
@@ -139,7 +140,7 @@ static bool reserve_for_plain(sh_ctx *c)
     }
     reservation *r = &pending[pending_count++];
     *r = (reservation){.slot = plan.slot, .generation = plan.generation, .since = sh_now()};
-    sh_cord_make(&r->cord);
+    sh_child_pipe_open(&r->pipe);
     return true;
 }
 
@@ -155,7 +156,7 @@ void sh_world_fork_prepare(void)
             sh_slots_sweep(SH_SWEEP_AGE);
         }
         sh_forks_tidy();
-        plan.given = pending_count < PENDING_MAX && reserve_for_plain(c);
+        plan.given = pending_count < PENDING_MAX && reserve_for_fork(c);
         SH_DEATH("world.fork.prepared"); /* death: the same */
     }
 }
@@ -165,7 +166,7 @@ void sh_world_fork_parent(void)
     if (plan.given) {
         int number = errno; /* of a fork that failed */
         reservation *r = &pending[pending_count - 1];
-        sh_cord_let_go(&r->cord);
+        sh_child_pipe_close_write(&r->pipe);
         pending_count -= settle(r); /* there is no child, or it was very fast */
         errno = number;
     }
@@ -177,7 +178,7 @@ void sh_world_fork_child(void)
 {
     bool ours = sh_fork_has(SH_FORK_WORLD); /* if not, the plan belongs to another thread */
     bool plain = plan.kind == PLAIN || !ours, given = plan.given && ours;
-    sh_cord cord = given ? pending[pending_count - 1].cord : (sh_cord){.near = -1, .far = -1};
+    sh_child_pipe pipe = given ? pending[pending_count - 1].pipe : (sh_child_pipe){.read_end = -1, .write_end = -1};
     plan.kind = PLAIN;
     plan.given = false;
     if (ours) {
@@ -190,7 +191,7 @@ void sh_world_fork_child(void)
     }
     sh_attachment_set(SH_FORKED); /* until sh_world_become */
     sh_pid_find_space_of_child();
-    sh_hold_inherited(); /* before this process has marks */
+    sh_life_lock_after_fork(); /* before this process has marks */
     sh_peers_set(NULL, 0);
     if (plain && given && sh_slot_adopt_forked(plan.slot, plan.generation, sh_the_world.self.index)) {
         sh_world_be(plan.slot);
@@ -199,7 +200,7 @@ void sh_world_fork_child(void)
     } else if (plain) {
         sh_memory_hide(sh_the_world.base, sh_the_world.size);
     }
-    sh_cord_let_go(&cord); /* this process has its slot now, or will never have it */
+    sh_child_pipe_close_write(&pipe); /* this process has its slot now, or will never have it */
 }
 
 /* ---- forks of the library ---- */

@@ -234,7 +234,7 @@ typedef enum sh_phase {
 #define SH_SLOT_WAITS 8
 #define SH_SLOT_AWAITS 16
 #define SH_RECOVERER_PID_MASK ((UINT64_C(1) << 22) - 1)
-#define SH_SPACE_HELD (UINT64_C(1) << 32) /* the process also has the second mark (os/hold.h) */
+#define SH_SPACE_HELD (UINT64_C(1) << 32) /* the process also has the second mark (os/life_lock.h) */
 
 /* A wait of a process's stream for a work of another process (timeline.h). */
 typedef struct sh_await_shm {

@@ -185,7 +185,7 @@ static bool is_gone(const sh_slot_shm *slot, uint32_t index, int fd)
     uint32_t ours = sh_pid_space();
     return (uint32_t)space == 0 || ours == 0 || (uint32_t)space == ours
                ? sh_pid_gone((int32_t)sh_load_acquire(&slot->pid), sh_load_relaxed(&slot->start))
-               : (space & SH_SPACE_HELD) == 0 || !sh_life_marked(fd, sh_slot_hold_byte(index));
+               : (space & SH_SPACE_HELD) == 0 || !sh_life_marked(fd, sh_slot_life_lock_byte(index));
 }
 
 /* Lists the slots of one world, mapped read-only at base; nothing in it is trusted. */

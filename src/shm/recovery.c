@@ -187,7 +187,7 @@ static void repair_locks(sh_owner dead)
 
 /* Tells the object that a holder of it ended; for a chunk of cells, tells all objects in it and in the chunks behind
  * it. died: it did not end normally, so that objects in which it was a participant break. */
-static void tell(sh_ref ref, sh_owner dead, bool died)
+static void notify_holder_ended(sh_ref ref, sh_owner dead, bool died)
 {
     for (uint32_t chunks = 0; ref != 0 && chunks < CHUNKS_MAX; chunks++) {
         sh_found f, g;
@@ -218,9 +218,9 @@ static void release_references(sh_ctx *c, uint64_t state)
     bool died = (sh_slot_state_maker(state) == 0 || sh_load_relaxed(&c->slot->pid) != 0) &&
                 sh_load_acquire(&c->slot->leaving) == 0;
     for (uint32_t i = 0; i < SH_SLOT_CELLS; i++) {
-        tell(sh_load_acquire(&c->slot->cells[i]), dead, died);
+        notify_holder_ended(sh_load_acquire(&c->slot->cells[i]), dead, died);
     }
-    tell(sh_load_acquire(&c->slot->chunks), dead, died);
+    notify_holder_ended(sh_load_acquire(&c->slot->chunks), dead, died);
     sh_deliveries_give_back_all(c, dead);
     SH_DEATH("recovery.holders.told");
     for (uint32_t i = 0; i < SH_SLOT_CELLS; i++) {
@@ -259,7 +259,7 @@ static void recover_reserved(uint32_t maker)
 }
 
 /* Releases all that the slot holds. Every step can be repeated, by the next recoverer of the slot. */
-static void settle(uint32_t index, uint64_t state)
+static void release_all_of_slot(uint32_t index, uint64_t state)
 {
     sh_slot_shm *slot = sh_slot_at(index);
     sh_ctx c = {.slot = slot, .index = index, .recovering = true};
@@ -292,7 +292,7 @@ static void settle(uint32_t index, uint64_t state)
 static void recover_as(uint32_t index, uint64_t state)
 {
     sh_slot_shm *slot = sh_slot_at(index);
-    settle(index, state);
+    release_all_of_slot(index, state);
     sh_store_relaxed(&slot->leaving, 0);
     sh_store_relaxed(&slot->pid, 0);
     sh_add_relaxed(&sh_the_world.header->recovered, 1);
@@ -303,7 +303,7 @@ static void recover_as(uint32_t index, uint64_t state)
 void sh_slot_end(uint32_t index)
 {
     sh_slot_shm *slot = sh_slot_at(index);
-    settle(index, sh_load_acquire(&slot->state));
+    release_all_of_slot(index, sh_load_acquire(&slot->state));
     sh_cardstore_tidy(); /* for processes that found this one holding the store's lock */
     SH_DEATH("slot.end.settled");
     sh_slot_vacate(index);
@@ -327,15 +327,15 @@ uint32_t sh_recovery_lost;
 
 static uint64_t helper; /* the right of the helper that runs for this process, or 0; under the lock of sh_enter */
 
-static uint64_t space_of_this(void)
+static uint64_t own_space_bits(void)
 {
     return sh_pid_space() & 0x3ff;
 }
 
-static uint64_t right_of_this(uint64_t flag)
+static uint64_t own_right(uint64_t flag)
 {
     int32_t pid = (int32_t)getpid();
-    return space_of_this() << SPACE_SHIFT | ((uint64_t)pid & SH_RECOVERER_PID_MASK) << 32 | flag |
+    return own_space_bits() << SPACE_SHIFT | ((uint64_t)pid & SH_RECOVERER_PID_MASK) << 32 | flag |
            (sh_pid_start_time(pid) & START_MASK);
 }
 
@@ -351,7 +351,7 @@ static uint64_t byte_of(uint64_t holder)
 
 static bool is_elsewhere(uint64_t holder)
 {
-    return holder >> SPACE_SHIFT != space_of_this();
+    return holder >> SPACE_SHIFT != own_space_bits();
 }
 
 static bool is_gone(uint64_t holder)
@@ -369,7 +369,7 @@ static bool is_gone(uint64_t holder)
 }
 
 /* Kills a helper that is stopped or takes too long for one slot. Returns whether it is gone. */
-static bool make_go(const sh_slot_shm *slot, uint64_t holder)
+static bool kill_helper_if_stuck(const sh_slot_shm *slot, uint64_t holder)
 {
     static uint32_t seen_at; /* the number of a slot: a pointer may be of a world that was left */
     static uint64_t seen;
@@ -396,15 +396,15 @@ static bool make_go(const sh_slot_shm *slot, uint64_t holder)
 }
 
 /* Checks whether the right can be taken: nobody has it, or its holder is gone. Kills a stopped helper. */
-static bool is_to_be_had(const sh_slot_shm *slot, uint64_t holder)
+static bool can_take_right(const sh_slot_shm *slot, uint64_t holder)
 {
-    return holder == 0 || is_gone(holder) || ((holder & HELPER) != 0 && make_go(slot, holder));
+    return holder == 0 || is_gone(holder) || ((holder & HELPER) != 0 && kill_helper_if_stuck(slot, holder));
 }
 
 static bool take_right(sh_slot_shm *slot, uint64_t self)
 {
     uint64_t holder = sh_load_acquire(&slot->recoverer);
-    return holder != self && is_to_be_had(slot, holder) && sh_cas_acq_rel(&slot->recoverer, &holder, self);
+    return holder != self && can_take_right(slot, holder) && sh_cas_acq_rel(&slot->recoverer, &holder, self);
 }
 
 /* Recovers a life of the slot that is dead, in this process, which may be a helper. */
@@ -469,7 +469,7 @@ static void recover_all(request *r, uint64_t self)
     }
 }
 
-static int help(void *argument)
+static int helper_main(void *argument)
 {
     if (getppid() == 0) {
         return 1; /* in another pid namespace: its maker has unshared, and recovers without a helper */
@@ -477,7 +477,7 @@ static int help(void *argument)
     /* If its maker is killed, the others take that for dead when it has ended. By then its files must be closed: as long as one
      * of a card is open, the card goes on with the work of the maker. Before the helper has locks, which would go too. */
     sh_fd_close_others(sh_world_file());
-    helper = right_of_this(HELPER);
+    helper = own_right(HELPER);
     if (take_byte(helper)) {
         recover_all(argument, helper);
     }
@@ -495,7 +495,7 @@ static void drop_taken(sh_dead_lives *lives)
     uint32_t kept = 0;
     for (uint32_t i = 0; i < lives->count; i++) {
         const sh_slot_shm *slot = sh_slot_at(lives->index[i]);
-        if (is_to_be_had(slot, sh_load_acquire(&slot->recoverer))) {
+        if (can_take_right(slot, sh_load_acquire(&slot->recoverer))) {
             lives->index[kept] = lives->index[i];
             lives->generation[kept++] = lives->generation[i];
         }
@@ -513,7 +513,7 @@ uint32_t sh_slots_recover(sh_dead_lives *lives)
     drop_taken(lives);
     for (int i = 0; i < ATTEMPTS && r.tried < lives->count && !sh_recovery_is_own; i++) {
         uint32_t tried = r.tried;
-        sh_helper_result result = sh_helper_run(help, &r);
+        sh_helper_result result = sh_helper_run(helper_main, &r);
         helper = 0;
         if (result == SH_HELPER_REFUSED || result == SH_HELPER_FAILED) {
             break;
@@ -521,7 +521,7 @@ uint32_t sh_slots_recover(sh_dead_lives *lives)
         sh_recovery_lost += result != SH_HELPER_DONE;
         i = r.tried > tried ? -1 : i; /* so many for each life */
     }
-    uint64_t self = r.tried < lives->count ? right_of_this(0) : 0;
+    uint64_t self = r.tried < lives->count ? own_right(0) : 0;
     if (self != 0 && take_byte(self)) {
         recover_all(&r, self);
     }

@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/death.h"
 #include "base/log.h"
-#include "os/hold.h"
+#include "os/life_lock.h"
 #include "os/memory.h"
 #include "os/pid.h"
 #include "shm/commit.h"
@@ -60,7 +60,7 @@ static uint64_t own_space(uint32_t index)
 {
     uint32_t space = sh_pid_space(), home = sh_load_relaxed(&sh_the_world.header->home);
     bool away = space != 0 && home != 0 && space != home;
-    return space | (away && sh_hold_take(sh_the_world.fd, sh_slot_hold_byte(index)) ? SH_SPACE_HELD : 0);
+    return space | (away && sh_life_lock_take(sh_the_world.fd, sh_slot_life_lock_byte(index)) ? SH_SPACE_HELD : 0);
 }
 
 static bool looks_free(uint32_t index)
@@ -70,7 +70,7 @@ static bool looks_free(uint32_t index)
 }
 
 /* Takes the slot if it is free. This process has the claim byte, and the slot has memory. */
-static bool win(uint32_t index, const char *name)
+static bool claim_if_free(uint32_t index, const char *name)
 {
     sh_slot_shm *slot = sh_slot_at(index);
     uint64_t state = sh_load_acquire(&slot->state);
@@ -95,7 +95,7 @@ shoal_err sh_slot_claim(const char *name, uint32_t *out_index)
             continue;
         }
         shoal_err err = slot_memory(i);
-        bool ours = err == SHOAL_OK && win(i, name);
+        bool ours = err == SHOAL_OK && claim_if_free(i, name);
         sh_life_unmark(sh_the_world.fd, claim_byte(i));
         if (err != SHOAL_OK) {
             return err;
@@ -277,7 +277,7 @@ void sh_slot_vacate(uint32_t index)
     if (claimed) {
         sh_life_unmark(file, claim_byte(index));
     }
-    sh_hold_drop(); /* drops all marks, but this process has none any more */
+    sh_life_lock_drop(); /* drops all marks, but this process has none any more */
 }
 
 /* For a process of another pid namespace that has a pid there, and no life mark: only its marks tell. A process that
@@ -287,7 +287,7 @@ void sh_slot_vacate(uint32_t index)
 static bool is_dead_elsewhere(uint32_t index, uint64_t state, uint64_t space, int file)
 {
     return sh_slot_state_phase(state) == SH_PHASE_ALIVE && file >= 0 && !sh_life_marked(file, claim_byte(index)) &&
-           ((space & SH_SPACE_HELD) == 0 || !sh_life_marked(file, sh_slot_hold_byte(index))) &&
+           ((space & SH_SPACE_HELD) == 0 || !sh_life_marked(file, sh_slot_life_lock_byte(index))) &&
            sh_load_acquire(&sh_slot_at(index)->state) == state;
 }
 

@@ -43,8 +43,8 @@ static inline uint32_t sh_owner_slot(sh_owner owner)
 }
 
 /* Bytes of the world's file that are locked as marks, by slot number: the life mark from 0, the claim byte (slot.c),
- * the second mark (os/hold.h). Above them, the bytes of recoverers (recovery.c). */
-static inline uint64_t sh_slot_hold_byte(uint32_t index)
+ * the second mark (os/life_lock.h). Above them, the bytes of recoverers (recovery.c). */
+static inline uint64_t sh_slot_life_lock_byte(uint32_t index)
 {
     return 2 * (uint64_t)SH_SLOTS + index;
 }

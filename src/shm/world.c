@@ -2,7 +2,7 @@
 
 #include "base/clock.h"
 #include "base/fork.h"
-#include "os/hold.h"
+#include "os/life_lock.h"
 #include "os/memory.h"
 #include "os/pid.h"
 #include "shm/block.h"
@@ -126,7 +126,7 @@ static void forget_world(void)
     if (sh_the_world.base != NULL) {
         sh_memory_unmap(sh_the_world.base, sh_the_world.size);
     }
-    sh_hold_drop();
+    sh_life_lock_drop();
     if (sh_world_file() >= 0) {
         close(sh_the_world.fd);
     }
@@ -245,7 +245,7 @@ shoal_err sh_world_attach(int fd, uint32_t slot, const char *name)
     return err;
 }
 
-shoal_err sh_world_look(int fd, void (*see)(void *context), void *context)
+shoal_err sh_world_inspect(int fd, void (*see)(void *context), void *context)
 {
     uint64_t size;
     void *base;

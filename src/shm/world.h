@@ -132,7 +132,7 @@ shoal_err sh_world_find(const char *name, int *out_fd);
 /* Calls `see` while the world behind fd is mapped, for tools: what reads the heap only (holders.h) may be called there, as
  * inside. Takes no slot, so no process of the world is concerned. This process must be in no world. Takes fd over. Errors:
  * SHOAL_ESTATE; those of sh_world_attach, except for the slot. */
-shoal_err sh_world_look(int fd, void (*see)(void *context), void *context);
+shoal_err sh_world_inspect(int fd, void (*see)(void *context), void *context);
 
 /* Called in a child of sh_world_fork or sh_world_fork_bare: it becomes that slot, which was reserved for it. */
 shoal_err sh_world_become(uint32_t slot);

@@ -52,7 +52,7 @@ void sh_end_word_drop(int fd)
     }
 }
 
-sh_end_state sh_end_word_look(const sh_end_word_shm *word, uint32_t *out_value)
+sh_end_state sh_end_word_read(const sh_end_word_shm *word, uint32_t *out_value)
 {
     uint32_t value = sh_load_acquire(word_of(word));
     *out_value = value;

@@ -41,7 +41,7 @@ bool sh_end_word_hold(int fd, uint64_t offset);
 void sh_end_word_drop(int fd);
 
 /* Returns what the word says, and its value to sleep on. */
-sh_end_state sh_end_word_look(const sh_end_word_shm *word, uint32_t *out_value);
+sh_end_state sh_end_word_read(const sh_end_word_shm *word, uint32_t *out_value);
 
 /* Wakes the others that sleep on it. */
 void sh_end_word_pass(const sh_end_word_shm *word);

@@ -49,10 +49,10 @@ START_TEST(the_memory_can_be_reused)
     ck_assert_ok(sh_memory_map(file, FILE_SIZE, &base));
     ck_assert(sh_end_word_hold(file, AT));
     uint32_t value;
-    ck_assert_int_eq(sh_end_word_look((sh_end_word_shm *)((char *)base + AT), &value), SH_END_HELD);
+    ck_assert_int_eq(sh_end_word_read((sh_end_word_shm *)((char *)base + AT), &value), SH_END_HELD);
     if (_i == 0) {
         sh_end_word_drop(file);
-        ck_assert_int_eq(sh_end_word_look((sh_end_word_shm *)((char *)base + AT), &value), SH_END_UNKNOWN);
+        ck_assert_int_eq(sh_end_word_read((sh_end_word_shm *)((char *)base + AT), &value), SH_END_UNKNOWN);
     } else {
         drop_elsewhere();
     }

@@ -25,9 +25,10 @@ static void forget(sh_recycled *g)
 }
 
 /* Returns whether the tensor has nothing but what its description says. */
-static bool is_plain(const shoal_tensor *t)
+static bool equals_description(const shoal_tensor *t)
 {
-    return t->node == NULL && t->grad == NULL && t->hooks == NULL && !t->grad_is_zero && t->storage->keeper != NULL &&
+    return t->node == NULL && t->grad == NULL && t->hooks == NULL && !t->grad_is_zero &&
+           t->storage->owner_block != NULL &&
            t->storage->work == NULL && /* the stream may still use a card's bytes: sh_storage_release sees to that */
            sh_load_relaxed(&t->described) == t->requires_grad && sh_load_relaxed(&t->described_id) == t->storage->id;
 }
@@ -36,7 +37,7 @@ bool sh_recycled_keep(shoal_tensor *t)
 {
     shoal_block *description = (shoal_block *)(uintptr_t)sh_load_relaxed(&t->description);
     if (!KEEPS_TENSORS || !__libc_single_threaded || description == NULL || sh_block_is_lost(description) ||
-        !is_plain(t)) {
+        !equals_description(t)) {
         return false;
     }
     sh_recycled *g = place_of(description->id);
@@ -52,7 +53,7 @@ bool sh_recycled_keep(shoal_tensor *t)
                        .dtype = t->dtype,
                        .world_serial = sh_blocks_world_serial};
     t->dtype = SH_TENSOR_RELEASED;
-    if (s->keeper == description && s->meta != NULL && sh_storage_rest(s, &g->storage)) {
+    if (s->owner_block == description && s->meta != NULL && sh_storage_rest(s, &g->storage)) {
         sh_block_release(description); /* the storage's reference */
     } else {
         sh_storage_release(s);

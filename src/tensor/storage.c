@@ -167,7 +167,7 @@ static sh_storage *find_block(uint64_t id)
     }
     sh_storage *s = *bucket_of(id << 1);
     /* If this process has left a storage's world, another block may have its id now. */
-    while (s && (s->id != id << 1 || (s->keeper && sh_block_is_lost(s->keeper)))) {
+    while (s && (s->id != id << 1 || (s->owner_block && sh_block_is_lost(s->owner_block)))) {
         s = s->next;
     }
     if (s && sh_load_relaxed(&s->refs) == 0) {
@@ -177,8 +177,8 @@ static sh_storage *find_block(uint64_t id)
     return s;
 }
 
-/* Under the lock: makes the storage that of the block. Takes the reference to the keeper. */
-static shoal_err become_block(sh_storage *s, uint64_t id, void *data, shoal_block *keeper)
+/* Under the lock: makes the storage that of the block. Takes the reference to the owner_block. */
+static shoal_err become_block(sh_storage *s, uint64_t id, void *data, shoal_block *owner_block)
 {
     (void)find_block(id); /* frees a storage at rest of an earlier block with this id */
     if (!table_grow()) {
@@ -186,7 +186,7 @@ static shoal_err become_block(sh_storage *s, uint64_t id, void *data, shoal_bloc
     }
     s->id = id << 1;
     s->data = data;
-    s->keeper = keeper;
+    s->owner_block = owner_block;
     table_insert(s);
     return SHOAL_OK;
 }
@@ -252,7 +252,7 @@ static shoal_err find_place(const sh_found *found, place *out)
     return sh_cuda_open(&piece, &out->data);
 }
 
-sh_storage *sh_storage_of_block(uint64_t id, const sh_found *found, shoal_block *keeper)
+sh_storage *sh_storage_of_block(uint64_t id, const sh_found *found, shoal_block *owner_block)
 {
     place at;
     if (find_place(found, &at) != SHOAL_OK) {
@@ -264,8 +264,8 @@ sh_storage *sh_storage_of_block(uint64_t id, const sh_found *found, shoal_block 
         (void)sh_storage_retain(s);
     } else {
         s = new_storage(at.device, at.size);
-        if (s && become_block(s, id, at.data, keeper) == SHOAL_OK) {
-            (void)sh_block_retain(keeper);
+        if (s && become_block(s, id, at.data, owner_block) == SHOAL_OK) {
+            (void)sh_block_retain(owner_block);
             s->meta = found->meta;
             s->work = at.work;
         } else {
@@ -283,19 +283,19 @@ bool sh_storage_rest(sh_storage *s, sh_storage **owner)
         return false;
     }
     sh_store_relaxed(&s->refs, 0);
-    s->keeper = NULL;
+    s->owner_block = NULL;
     s->owner = owner;
     *owner = s;
     return true;
 }
 
-bool sh_storage_wake(sh_storage *s, shoal_block *keeper)
+bool sh_storage_wake(sh_storage *s, shoal_block *owner_block)
 {
     if (sh_load_relaxed(&s->meta->info) != ((uint64_t)SH_KIND_DATA << 56 | s->size)) {
         return false;
     }
     sh_store_relaxed(&s->refs, 1);
-    s->keeper = sh_block_retain(keeper);
+    s->owner_block = sh_block_retain(owner_block);
     *s->owner = NULL;
     return true;
 }
@@ -314,7 +314,7 @@ static void leave_world(void)
     lock_table();
     for (size_t i = 0; i < shared.bucket_count; i++) {
         for (sh_storage *s = shared.buckets[i]; s; s = s->next) {
-            if (s->keeper && sh_block_is_lost(s->keeper)) {
+            if (s->owner_block && sh_block_is_lost(s->owner_block)) {
                 s->device = &sh_device_left;
                 s->work = NULL;
             }
@@ -327,10 +327,10 @@ static void leave_world(void)
  * released when its stream is done with them; those that it allocated are its allocator's business. */
 static void drop_bytes(sh_storage *s)
 {
-    if (s->keeper && s->work && !s->owns) {
-        sh_cuda_close(s->keeper);
-    } else if (s->keeper) {
-        sh_block_release(s->keeper);
+    if (s->owner_block && s->work && !s->owns) {
+        sh_cuda_close(s->owner_block);
+    } else if (s->owner_block) {
+        sh_block_release(s->owner_block);
         if (s->owns) { /* also if this process has left the world that it was shared in: s->device frees nothing then */
             sh_cuda_free(s->data, s->size);
         }
@@ -438,13 +438,13 @@ shoal_err sh_storage_move(sh_storage *s, const sh_device *device)
         device->free(data, s->size);
         return err;
     }
-    if (s->keeper) {
+    if (s->owner_block) {
         lock_table();
         table_remove(s);
         unlock_table();
     }
     drop_bytes(s);
-    s->keeper = NULL;
+    s->owner_block = NULL;
     s->meta = NULL;
     s->work = NULL;
     s->owns = false;
@@ -462,7 +462,7 @@ shoal_err sh_storage_move(sh_storage *s, const sh_device *device)
  * reference of a storage in the table needs the lock: while there are others nobody can see it go. */
 static bool give_up(sh_storage *s)
 {
-    if (!s->keeper) {
+    if (!s->owner_block) {
         return sh_count_down(&s->refs);
     }
     uint64_t refs = sh_load_relaxed(&s->refs);

@@ -21,8 +21,8 @@ typedef struct sh_storage {
 
     /* For bytes in the heap: their block, or a block that refers to it and so keeps it; otherwise NULL. The storage
      * owns one reference. */
-    shoal_block *keeper;
-    const sh_meta_shm *meta; /* of the block, if the keeper is another block that refers to it */
+    shoal_block *owner_block;
+    const sh_meta_shm *meta; /* of the block, if owner_block is another block that refers to it */
 
     /* For shared bytes of a card: the word that says what must be done before others use them (shm/granule.h). Their
      * block is a piece. owns: this process allocated them. */
@@ -57,9 +57,9 @@ sh_storage *sh_storage_create_foreign(const sh_device *device, void *data, size_
                                       void *context);
 
 /* Returns the storage of a block that arrived, of SH_KIND_DATA or SH_KIND_PIECE: the one this process has, or a new one
- * that keeps `keeper` (retained). The caller has checked that the block is in the heap. Returns NULL and sets
+ * that keeps `owner_block` (retained). The caller has checked that the block is in the heap. Returns NULL and sets
  * SHOAL_ENOMEM if there is no memory; for a piece also SHOAL_ECORRUPT, and the errors of sh_cuda_open. */
-sh_storage *sh_storage_of_block(uint64_t id, const sh_found *found, shoal_block *keeper);
+sh_storage *sh_storage_of_block(uint64_t id, const sh_found *found, shoal_block *owner_block);
 
 /* The same, if this process has one; otherwise returns NULL and sets no error. */
 sh_storage *sh_storage_known(uint64_t id);
@@ -79,17 +79,17 @@ shoal_err sh_copy_across(const sh_device *to_device, void *to, const sh_device *
                          size_t size);
 
 /* For recycled tensors (recycled.h): storages with a meta, in a process with one thread. A storage at rest has no
- * reference and no keeper. It stays in the table, where no search finds it, until it wakes or another storage takes its
+ * reference and no owner_block. It stays in the table, where no search finds it, until it wakes or another storage takes its
  * id; then *owner, the pointer to it, becomes NULL. rest gives up a reference if it is the last, and otherwise returns
- * false; it does not release the keeper. wake gives the storage one reference again, over the keeper (retained); it
+ * false; it does not release the owner_block. wake gives the storage one reference again, over the owner_block (retained); it
  * returns false if the block no longer has the storage's size. */
 bool sh_storage_rest(sh_storage *s, sh_storage **owner);
-bool sh_storage_wake(sh_storage *s, shoal_block *keeper);
+bool sh_storage_wake(sh_storage *s, shoal_block *owner_block);
 void sh_storage_end_rest(sh_storage *s);
 
 static inline bool sh_storage_is_shared(const sh_storage *s)
 {
-    return s->keeper != NULL;
+    return s->owner_block != NULL;
 }
 
 static inline sh_storage *sh_storage_retain(sh_storage *s)

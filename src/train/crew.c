@@ -146,7 +146,7 @@ static shoal_err watch_mps(sh_job *job)
         job->stall.since = now;
     }
     int64_t limit = job->stall.began ? sh_crew_stall : STALL_FIRST;
-    if (job->mps.keeper == 0 || job->result.deaths == 0 || now - job->stall.since < limit) {
+    if (job->mps.owner_block == 0 || job->result.deaths == 0 || now - job->stall.since < limit) {
         return SHOAL_OK;
     }
     if (job->stall.replaced++ == REPLACED_MOST) {

@@ -64,8 +64,8 @@ const char *sh_mps_folders = "/tmp";
     "done\n"                                                                                                           \
     "rm -rf \"$1\"\n"
 
-static const char keeper[] = FIRST KEEP END;
-static const char ender[] = FIRST READ_PID "born=; end=\n" END; /* for a daemon whose keeper is dead */
+static const char owner_block[] = FIRST KEEP END;
+static const char ender[] = FIRST READ_PID "born=; end=\n" END; /* for a daemon whose owner_block is dead */
 
 static bool in_path(void)
 {
@@ -162,7 +162,7 @@ static void note_turns(sh_mps *mps, const char *why)
              mps->share > 0 ? ", each with all of it" : "", why);
 }
 
-/* Waits until the keeper says whether the daemon is up. */
+/* Waits until the owner_block says whether the daemon is up. */
 static bool is_up(int output)
 {
     char word[4] = "";
@@ -178,7 +178,7 @@ static bool is_up(int output)
 
 /* ---- the folder
  *
- * Its lock (flock) says that somebody looks after the daemon: the job and its keeper hold it, through one description of
+ * Its lock (flock) says that somebody looks after the daemon: the job and its owner_block hold it, through one description of
  * the open folder, so the kernel drops it when both have ended. Whoever gets the lock of a folder that is there may end the
  * daemon and remove the folder. */
 
@@ -250,18 +250,18 @@ static void tidy_up(void)
 
 /* ---- the daemon ---- */
 
-/* Ends the daemon; `how` is sent to the keeper. death: of the keeper: its status says so. */
+/* Ends the daemon; `how` is sent to the owner_block. death: of the owner_block: its status says so. */
 static void end_daemon(sh_mps *mps, const char *how)
 {
-    if (mps->keeper > 0) {
+    if (mps->owner_block > 0) {
         (void)!send(mps->socket, how, strlen(how), MSG_NOSIGNAL); /* a child of fork may hold the socket too */
         (void)close(mps->socket);
-        (void)kill(-mps->keeper, SIGCONT); /* somebody may have stopped it */
-        if (wait_for(mps->keeper) != 0) {
+        (void)kill(-mps->owner_block, SIGCONT); /* somebody may have stopped it */
+        if (wait_for(mps->owner_block) != 0) {
             end_without_keeper(mps->folder, mps->lock);
         }
         (void)close(mps->lock);
-        mps->keeper = 0;
+        mps->owner_block = 0;
     }
     mps->folder[0] = 0;
 }
@@ -270,14 +270,14 @@ static shoal_err start_keeper(sh_mps *mps)
 {
     int ends[2];
     if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, ends) != 0) {
-        return sh_fail_os("making a socket to the MPS keeper");
+        return sh_fail_os("making a socket to the MPS owner_block");
     }
     mps->socket = ends[0];
-    mps->keeper = run(keeper, mps->folder, ends[1], mps->lock);
+    mps->owner_block = run(owner_block, mps->folder, ends[1], mps->lock);
     (void)close(ends[1]);
-    if (mps->keeper < 0) {
+    if (mps->owner_block < 0) {
         (void)close(ends[0]);
-        return sh_fail_os("starting the MPS keeper");
+        return sh_fail_os("starting the MPS owner_block");
     }
     mps->used = is_up(mps->socket);
     if (!mps->used) {
@@ -297,7 +297,7 @@ static shoal_err start_daemon(sh_mps *mps)
     if (err != SHOAL_OK) {
         (void)rmdir(mps->folder);
         (void)close(mps->lock);
-        mps->keeper = 0;
+        mps->owner_block = 0;
         mps->folder[0] = 0;
     }
     return err;

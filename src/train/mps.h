@@ -2,8 +2,8 @@
  * time. Without it the card runs the kernels of one process at a time.
  *
  * The job uses a running daemon as it is. Otherwise it starts one, with its own folder for pipes and logs. A shell, the
- * keeper, starts the daemon, waits until its input ends, then ends the daemon and removes the folder. Only the job's
- * process holds the other end of that input, so the keeper also does this when the job is killed. The keeper has its
+ * owner_block, starts the daemon, waits until its input ends, then ends the daemon and removes the folder. Only the job's
+ * process holds the other end of that input, so the owner_block also does this when the job is killed. The owner_block has its
  * own session, so no signal to the job's group reaches it.
  *
  * The daemon starts a server for its clients. If a client crashes, the server and the contexts of all clients are lost,
@@ -11,7 +11,7 @@
  * client that is killed while it talks to the server can leave the server waiting for it for ever. Then every other
  * client waits for the server. The job notices that no worker makes progress, and replaces them all.
  *
- * death: of the keeper: the job ends the daemon itself when it ends.
+ * death: of the owner_block: the job ends the daemon itself when it ends.
  * death: of both: the kernel drops the lock on the folder that they held, and the next job of this user that starts a
  * daemon ends this one first. */
 #ifndef SH_TRAIN_MPS_H
@@ -34,9 +34,9 @@ extern const char *sh_mps_folders; /* where the folders of daemons are; "/tmp", 
 typedef struct sh_mps {
     /* Of the daemon that the job has started, or SH_MPS_NOWHERE; "": the workers look where the job would. */
     char folder[64];
-    pid_t keeper;
-    int socket;         /* to the keeper, which ends the daemon when this is closed */
-    int lock;           /* on the folder; open while there is a keeper */
+    pid_t owner_block;
+    int socket;         /* to the owner_block, which ends the daemon when this is closed */
+    int lock;           /* on the folder; open while there is a owner_block */
     int workers, share; /* of the options */
     bool used;          /* by the workers: this daemon, or one that ran before */
     int64_t lost;       /* sh_now when the server last went down; 0: never */

@@ -98,7 +98,7 @@ START_TEST(started_and_ended)
 }
 END_TEST
 
-/* The process that has started the daemon is killed, with its group: the keeper ends the daemon. */
+/* The process that has started the daemon is killed, with its group: the owner_block ends the daemon. */
 START_TEST(ended_after_a_kill)
 {
     int ready[2], gone[2];
@@ -120,7 +120,7 @@ START_TEST(ended_after_a_kill)
     ck_assert_int_eq(access(there, F_OK), 0);
     ck_assert_int_eq(kill(-pid, SIGKILL), 0);
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
-    /* The keeper inherited this end, and holds it until it has done everything. */
+    /* The owner_block inherited this end, and holds it until it has done everything. */
     ck_assert_int_eq(read(gone[0], &byte, 1), 0);
     ck_assert_int_ne(access(there, F_OK), 0);
     ck_assert_str_eq(read_file("commands"), "quit\n");
@@ -184,7 +184,7 @@ static bool runs(int pid)
     return state != 'Z' && state != 'X';
 }
 
-/* The keeper is killed: the job ends the daemon itself. */
+/* The owner_block is killed: the job ends the daemon itself. */
 START_TEST(ended_without_its_keeper)
 {
     sh_mps mps;
@@ -193,7 +193,7 @@ START_TEST(ended_without_its_keeper)
     snprintf(there, sizeof there, "%s", mps.folder);
     int daemon = daemon_of(there);
     ck_assert(runs(daemon));
-    ck_assert_int_eq(kill(mps.keeper, SIGKILL), 0);
+    ck_assert_int_eq(kill(mps.owner_block, SIGKILL), 0);
     sh_mps_stop(&mps);
     ck_assert_str_eq(read_file("commands"), "quit\n");
     ck_assert_int_ne(access(there, F_OK), 0);
@@ -201,33 +201,33 @@ START_TEST(ended_without_its_keeper)
 }
 END_TEST
 
-/* The keeper is stopped. */
+/* The owner_block is stopped. */
 START_TEST(ended_by_a_stopped_keeper)
 {
     sh_mps mps;
     ck_assert_ok(sh_mps_start(&mps, &four));
     int daemon = daemon_of(mps.folder);
-    ck_assert_int_eq(kill(mps.keeper, SIGSTOP), 0);
+    ck_assert_int_eq(kill(mps.owner_block, SIGSTOP), 0);
     sh_mps_stop(&mps);
     ck_assert_str_eq(read_file("commands"), "quit\n");
     ck_assert(!runs(daemon));
 }
 END_TEST
 
-/* The keeper is killed, and the daemon does not obey. */
+/* The owner_block is killed, and the daemon does not obey. */
 START_TEST(killed_without_its_keeper)
 {
     sh_mps mps;
     ck_assert_ok(sh_mps_start(&mps, &four));
     int daemon = daemon_of(mps.folder);
-    ck_assert_int_eq(kill(mps.keeper, SIGKILL), 0);
+    ck_assert_int_eq(kill(mps.owner_block, SIGKILL), 0);
     write_file("silent", "", 0600);
     sh_mps_stop(&mps);
     ck_assert(!runs(daemon));
 }
 END_TEST
 
-/* The keeper is killed while the daemon starts. */
+/* The owner_block is killed while the daemon starts. */
 START_TEST(a_start_without_its_keeper)
 {
     sh_mps mps;
@@ -238,7 +238,7 @@ START_TEST(a_start_without_its_keeper)
     pid_t pid = fork();
     if (pid == 0) {
         FILE *slow =
-            fopen(path, "w"); /* waits until the fake reads; its parent is timeout, whose parent is the keeper */
+            fopen(path, "w"); /* waits until the fake reads; its parent is timeout, whose parent is the owner_block */
         _exit(slow == NULL ||
               system("read -r folder fake limit <\"$FAKE/begun\"; kill -9 $(cut -d ' ' -f 4 /proc/$limit/stat)"));
     }
@@ -251,7 +251,7 @@ START_TEST(a_start_without_its_keeper)
 }
 END_TEST
 
-/* A job and its keeper are killed at the same moment: the next job ends the daemon, and no job ends that of another. */
+/* A job and its owner_block are killed at the same moment: the next job ends the daemon, and no job ends that of another. */
 START_TEST(ended_by_the_next_job)
 {
     int ready[2];
@@ -267,19 +267,19 @@ START_TEST(ended_by_the_next_job)
     }
     ck_assert_int_eq(read(ready[0], &dead, sizeof dead), (ssize_t)sizeof dead);
     int daemon = daemon_of(dead.folder);
-    struct pollfd keeper = {.fd = (int)syscall(SYS_pidfd_open, dead.keeper, 0), .events = POLLIN};
+    struct pollfd owner_block = {.fd = (int)syscall(SYS_pidfd_open, dead.owner_block, 0), .events = POLLIN};
     ck_assert_int_eq(kill(pid, SIGSTOP), 0);
-    ck_assert_int_eq(kill(dead.keeper, SIGKILL), 0);
-    ck_assert_int_eq(poll(&keeper, 1, -1), 1);
+    ck_assert_int_eq(kill(dead.owner_block, SIGKILL), 0);
+    ck_assert_int_eq(poll(&owner_block, 1, -1), 1);
     ck_assert_int_eq(kill(pid, SIGKILL), 0);
     ck_assert_int_eq(waitpid(pid, NULL, 0), pid);
-    ck_assert_int_eq(close(keeper.fd), 0);
+    ck_assert_int_eq(close(owner_block.fd), 0);
     ck_assert(runs(daemon) && access(dead.folder, F_OK) == 0);
     ck_assert_ok(sh_mps_start(&next, &four));
     ck_assert(!runs(daemon) && access(dead.folder, F_OK) != 0);
     ck_assert_str_eq(read_file("commands"), "quit\n");
     ck_assert_ok(sh_mps_start(&third, &four));
-    ck_assert_int_eq(kill(next.keeper, SIGKILL), 0);
+    ck_assert_int_eq(kill(next.owner_block, SIGKILL), 0);
     daemon = daemon_of(next.folder);
     sh_mps_stop(&third);
     ck_assert_ok(sh_mps_start(&third, &four)); /* the job of `next` lives */

@@ -24,7 +24,7 @@ START_TEST(there_and_back)
     for (int i = 0; i < 3; i++) {
         lent l, again;
         ck_assert_ok(make(&l, 'a' + i));
-        ck_assert_ok(send(&l, t.in));
+        ck_assert_ok(send_piece(&l, t.in));
         drop(&l); /* it lives on in the message */
         ck_assert_ok(receive(t.out, &again));
         ck_assert_ptr_eq(again.data, l.data);
@@ -59,7 +59,7 @@ START_TEST(another_card)
     setenv("SHOAL_CARD", "1", 1);
     talk_begin(&t, SHOAL_START_SPAWN, refuse_other_card);
     ck_assert_ok(make(&l, 'o'));
-    ck_assert_ok(send(&l, t.in));
+    ck_assert_ok(send_piece(&l, t.in));
     drop(&l);
     finish(t.process);
     until_back();
@@ -73,7 +73,7 @@ static shoal_err make_and_die(int rank, const shoal_value *args)
 {
     lent l;
     must_ok(make(&l, 'd'));
-    must_ok(send(&l, ARG(queue, "out")));
+    must_ok(send_piece(&l, ARG(queue, "out")));
     (void)rank;
     raise(SIGKILL);
     return SHOAL_OK;
@@ -112,7 +112,7 @@ START_TEST(consumer_killed)
     lent l;
     talk_begin(&t, SHOAL_START_SPAWN, receive_and_wait);
     ck_assert_ok(make(&l, 'k'));
-    ck_assert_ok(send(&l, t.in));
+    ck_assert_ok(send_piece(&l, t.in));
     drop(&l);
     until_told(t.out);
     sh_cuda_memory_numbers n;
@@ -136,7 +136,7 @@ static shoal_err exchange(int rank, const shoal_value *args)
         must(sh_cu.cuMemcpyDtoDAsync((sh_cu_address)(uintptr_t)to.data, (sh_cu_address)(uintptr_t)from.data, BYTES,
                                      sh_cuda_the_card()->stream) == SH_CU_OK);
         sh_cuda_touch();
-        must_ok(send(&to, ARG(queue, "out")));
+        must_ok(send_piece(&to, ARG(queue, "out")));
         drop(&from);
         drop(&to);
         must_ok(receive(ARG(queue, "in"), &theirs));
@@ -179,7 +179,7 @@ START_TEST(killed_again_and_again)
         int64_t until = clock_ns() + rand() % 3000000;
         while (clock_ns() < until) {
             ck_assert_ok(make(&l, 'p'));
-            ck_assert_ok(send(&l, in));
+            ck_assert_ok(send_piece(&l, in));
             drop(&l);
             (void)take_all(out);
         }
@@ -301,7 +301,7 @@ START_TEST(leave_the_world)
     lent l;
     shoal_queue *q = make_queue(0);
     ck_assert_ok(make(&l, 'l'));
-    ck_assert_ok(send(&l, q));
+    ck_assert_ok(send_piece(&l, q));
     drop(&l);
     shoal_queue_release(q);
     until_back();
@@ -325,7 +325,7 @@ START_TEST(shared_again_in_another_world)
     lent l;
     shoal_queue *q = make_queue(0);
     ck_assert_ok(make(&l, 's'));
-    ck_assert_ok(send(&l, q));
+    ck_assert_ok(send_piece(&l, q));
     shoal_world_leave();
     sh_block_release(l.piece);
     shoal_queue_release(q);

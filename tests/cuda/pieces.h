@@ -63,7 +63,7 @@ static inline shoal_err make(lent *l, int fill)
     return SHOAL_OK;
 }
 
-static inline shoal_err send(const lent *l, shoal_queue *q)
+static inline shoal_err send_piece(const lent *l, shoal_queue *q)
 {
     sh_piece piece;
     must_ok(sh_piece_read(l->piece, &piece));
@@ -174,7 +174,7 @@ static inline shoal_err echo(int rank, const shoal_value *args)
     for (int i = 0; i < 3; i++) {
         must_ok(receive(ARG(queue, "in"), &l));
         must_ok(check(&l, 'a' + i));
-        must_ok(send(&l, ARG(queue, "out")));
+        must_ok(send_piece(&l, ARG(queue, "out")));
         sh_cuda_close(l.piece);
     }
     (void)rank;

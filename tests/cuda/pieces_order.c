@@ -22,7 +22,7 @@ START_TEST(work_before_a_put)
     late l;
     talk_begin(&t, SHOAL_START_SPAWN, receive_early);
     ck_assert_ok(late_begin(&l, 'w'));
-    ck_assert_ok(send(&l.to, t.in));
+    ck_assert_ok(send_piece(&l.to, t.in));
     late_drop(&l);
     until_told(t.out);
     late_go(&l);
@@ -123,7 +123,7 @@ START_TEST(no_driver_call)
         }
         l.data = device->alloc(BYTES);
         ck_assert_ok(sh_cuda_share(l.data, BYTES, &l.piece));
-        ck_assert_ok(send(&l, q));
+        ck_assert_ok(send_piece(&l, q));
         ck_assert_ok(receive(q, &again));
         drop(&l);
         sh_cuda_close(again.piece);
@@ -147,7 +147,7 @@ START_TEST(without_words)
         ck_assert_ok(late_make(&l, 'a' + i));
         late_go(&l);
         ck_assert_ok(late_copy(&l));
-        ck_assert_ok(send(&l.to, t.in));
+        ck_assert_ok(send_piece(&l.to, t.in));
         ck_assert_ok(receive(t.out, &again));
         ck_assert_ok(check(&again, 'a' + i));
         late_drop(&l);
@@ -178,7 +178,7 @@ START_TEST(given_back_while_a_thread_waits)
     lent again;
     pthread_t thread;
     ck_assert_ok(late_make(&l, 'g'));
-    ck_assert_ok(send(&l.from, q));
+    ck_assert_ok(send_piece(&l.from, q));
     ck_assert_ok(receive(q, &again));
     ck_assert_ok(late_copy(&l));
     uint64_t calls = stub->calls("cuStreamSynchronize");
@@ -204,7 +204,7 @@ static shoal_err die_with_work(int rank, const shoal_value *args)
 {
     late l;
     must_ok(late_begin(&l, 'x'));
-    must_ok(send(&l.to, ARG(queue, "out")));
+    must_ok(send_piece(&l.to, ARG(queue, "out")));
     shoal_value *go = NULL;
     must_ok(shoal_queue_get(ARG(queue, "in"), LIMIT, &go));
     (void)rank;

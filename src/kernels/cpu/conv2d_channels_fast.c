@@ -79,7 +79,7 @@ typedef struct layout {
     size_t bytes;
 } layout;
 
-static layout layout_of(const sh_fused *b, char *room)
+static layout layout_of(const sh_fused_conv *b, char *room)
 {
     layout l = {
         .blocks = (b->c->out_c + LANES - 1) / LANES,
@@ -100,17 +100,17 @@ static layout layout_of(const sh_fused *b, char *room)
     return l;
 }
 
-bool sh_fused_channels_fit(const sh_fused *b)
+bool sh_fused_conv_channels_fit(const sh_fused_conv *b)
 {
     return b->c->out_c >= LANES && (b->c->out_c % LANES == 0 || b->c->out_c > 4 * LANES) && b->pooled_w >= 4;
 }
 
-size_t sh_fused_channels_scratch(const sh_fused *b)
+size_t sh_fused_conv_channels_scratch(const sh_fused_conv *b)
 {
     return round_64(layout_of(b, NULL).bytes);
 }
 
-void sh_fused_channels_begin(const sh_fused *b, const float *w, const float *bias, void *room)
+void sh_fused_conv_channels_begin(const sh_fused_conv *b, const float *w, const float *bias, void *room)
 {
     const layout l = layout_of(b, room);
     const int64_t out_c = b->c->out_c;
@@ -130,7 +130,7 @@ void sh_fused_channels_begin(const sh_fused *b, const float *w, const float *bia
 /* ---- a tile ---- */
 
 typedef struct work {
-    const sh_fused *b;
+    const sh_fused_conv *b;
     const float *x, *weights, *bias;
     const float *drop; /* [LANES] or NULL */
     float *y;          /* [windows, LANES] */
@@ -148,7 +148,7 @@ static int64_t within(int64_t v, int64_t least, int64_t most)
     return v < least ? least : v > most ? most : v;
 }
 
-static spans spans_of(const sh_fused *b, int64_t i)
+static spans spans_of(const sh_fused_conv *b, int64_t i)
 {
     const int64_t above = b->c->pad_h - i, below = above + b->c->in_h;
     spans s = {.second = within(above - 1, 0, b->kernel), .both = within(above, 0, b->kernel)};
@@ -202,7 +202,7 @@ INLINE void add_taps(const int kernel, const int columns, const int edges, const
 /* Computes two rows from i on, columns from j on. kernel, columns and edges are constants where this is inlined. */
 INLINE void tile(const int kernel, const int columns, const int edges, const work *k, int64_t i, int64_t j)
 {
-    const sh_fused *b = k->b;
+    const sh_fused_conv *b = k->b;
     const int64_t row = b->padded_w, plane = b->padded_h * row;
     const spans s = spans_of(b, i);
     wide sum[2][14];
@@ -335,8 +335,8 @@ static void unpack(const layout *l, int64_t channels, float *y, uint8_t *winner)
     }
 }
 
-void sh_fused_channels_forward(const sh_fused *b, const float *x, const float *drop, float *y, uint8_t *winner,
-                               void *room)
+void sh_fused_conv_channels_forward(const sh_fused_conv *b, const float *x, const float *drop, float *y,
+                                    uint8_t *winner, void *room)
 {
     const layout l = layout_of(b, room);
     const int64_t even_w = 2 * b->pooled_w, out_c = b->c->out_c;

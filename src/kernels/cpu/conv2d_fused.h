@@ -9,42 +9,42 @@
 
 #include "kernels/cpu/conv2d_fast.h"
 
-typedef struct sh_fused {
+typedef struct sh_fused_conv {
     const sh_conv2d *c;
     int64_t kernel;             /* 3 or 5 */
     int64_t padded_h, padded_w; /* size of the image with its padding */
     int64_t pooled_h, pooled_w;
     bool padded;
-} sh_fused;
+} sh_fused_conv;
 
-#define sh_fused_rows_fit SH_ISA_NAME(sh_fused_rows_fit)
-#define sh_fused_rows_scratch SH_ISA_NAME(sh_fused_rows_scratch)
-#define sh_fused_rows_forward SH_ISA_NAME(sh_fused_rows_forward)
-#define sh_fused_channels_fit SH_ISA_NAME(sh_fused_channels_fit)
-#define sh_fused_channels_scratch SH_ISA_NAME(sh_fused_channels_scratch)
-#define sh_fused_channels_begin SH_ISA_NAME(sh_fused_channels_begin)
-#define sh_fused_channels_forward SH_ISA_NAME(sh_fused_channels_forward)
-#define sh_fused_winners_scratch SH_ISA_NAME(sh_fused_winners_scratch)
-#define sh_fused_winners_backward SH_ISA_NAME(sh_fused_winners_backward)
+#define sh_fused_conv_rows_fit SH_ISA_NAME(sh_fused_conv_rows_fit)
+#define sh_fused_conv_rows_scratch SH_ISA_NAME(sh_fused_conv_rows_scratch)
+#define sh_fused_conv_rows_forward SH_ISA_NAME(sh_fused_conv_rows_forward)
+#define sh_fused_conv_channels_fit SH_ISA_NAME(sh_fused_conv_channels_fit)
+#define sh_fused_conv_channels_scratch SH_ISA_NAME(sh_fused_conv_channels_scratch)
+#define sh_fused_conv_channels_begin SH_ISA_NAME(sh_fused_conv_channels_begin)
+#define sh_fused_conv_channels_forward SH_ISA_NAME(sh_fused_conv_channels_forward)
+#define sh_fused_conv_winners_scratch SH_ISA_NAME(sh_fused_conv_winners_scratch)
+#define sh_fused_conv_winners_backward SH_ISA_NAME(sh_fused_conv_winners_backward)
 
 /* Forward for one image: x [C, padded_h, padded_w], drop [O] or NULL, y and winner [O, pooled_h, pooled_w]. */
-bool sh_fused_rows_fit(const sh_fused *b);
-size_t sh_fused_rows_scratch(const sh_fused *b);
-void sh_fused_rows_forward(const sh_fused *b, const float *x, const float *w, const float *bias, const float *drop,
-                           float *y, uint8_t *winner, void *room);
+bool sh_fused_conv_rows_fit(const sh_fused_conv *b);
+size_t sh_fused_conv_rows_scratch(const sh_fused_conv *b);
+void sh_fused_conv_rows_forward(const sh_fused_conv *b, const float *x, const float *w, const float *bias,
+                                const float *drop, float *y, uint8_t *winner, void *room);
 
 /* The same. begin packs the weights into room; they then serve all images. */
-bool sh_fused_channels_fit(const sh_fused *b);
-size_t sh_fused_channels_scratch(const sh_fused *b);
-void sh_fused_channels_begin(const sh_fused *b, const float *w, const float *bias, void *room);
-void sh_fused_channels_forward(const sh_fused *b, const float *x, const float *drop, float *y, uint8_t *winner,
-                               void *room);
+bool sh_fused_conv_channels_fit(const sh_fused_conv *b);
+size_t sh_fused_conv_channels_scratch(const sh_fused_conv *b);
+void sh_fused_conv_channels_begin(const sh_fused_conv *b, const float *w, const float *bias, void *room);
+void sh_fused_conv_channels_forward(const sh_fused_conv *b, const float *x, const float *drop, float *y,
+                                    uint8_t *winner, void *room);
 
 /* Backward for all images and all gradients; x has no padding. */
-size_t sh_fused_winners_scratch(const sh_fused *b, bool grad_x);
-void sh_fused_winners_backward(const sh_fused *b, const float *grad_y, const float *x, const float *w,
-                               const float *drop, const uint8_t *winner, float *grad_x, float *grad_w, float *grad_bias,
-                               void *room);
+size_t sh_fused_conv_winners_scratch(const sh_fused_conv *b, bool grad_x);
+void sh_fused_conv_winners_backward(const sh_fused_conv *b, const float *grad_y, const float *x, const float *w,
+                                    const float *drop, const uint8_t *winner, float *grad_x, float *grad_w,
+                                    float *grad_bias, void *room);
 
 /* ---- max-pool and relu on vectors ---- */
 

@@ -102,10 +102,10 @@ static shoal_err general_backward(sh_exec *exec, const sh_conv2d *c, const float
 
 /* ---- the algorithms for small square kernels ---- */
 
-static bool is_block(const sh_conv2d *c, sh_fused *out_block)
+static bool is_block(const sh_conv2d *c, sh_fused_conv *out_block)
 {
     const int64_t padded_h = c->in_h + 2 * c->pad_h, padded_w = c->in_w + 2 * c->pad_w;
-    *out_block = (sh_fused){
+    *out_block = (sh_fused_conv){
         .c = c,
         .kernel = c->kernel_h,
         .padded_h = padded_h,
@@ -120,7 +120,7 @@ static bool is_block(const sh_conv2d *c, sh_fused *out_block)
 }
 
 /* Copies the image into the middle of its padding, which was zeroed before. */
-static void pad_image(const sh_fused *b, const float *x, float *to)
+static void pad_image(const sh_fused_conv *b, const float *x, float *to)
 {
     const sh_conv2d *c = b->c;
     to += c->pad_h * b->padded_w + c->pad_w;
@@ -132,24 +132,24 @@ static void pad_image(const sh_fused *b, const float *x, float *to)
 }
 
 /* Vectors along channels compute dropped channels too; vectors along rows skip them. */
-static bool goes_by_channels(const sh_fused *b, const float *drop)
+static bool goes_by_channels(const sh_fused_conv *b, const float *drop)
 {
     const int64_t count = b->c->n * b->c->out_c;
     int64_t live = 0;
     for (int64_t k = 0; drop && k < count; k++) {
         live += drop[k] != 0;
     }
-    return sh_fused_channels_fit(b) && (!drop || !sh_fused_rows_fit(b) || 4 * live > 3 * count);
+    return sh_fused_conv_channels_fit(b) && (!drop || !sh_fused_conv_rows_fit(b) || 4 * live > 3 * count);
 }
 
-static shoal_err block_forward(sh_exec *exec, const sh_fused *b, const float *x, const float *w, const float *bias,
+static shoal_err block_forward(sh_exec *exec, const sh_fused_conv *b, const float *x, const float *w, const float *bias,
                                const float *drop, float *y, uint8_t *winner)
 {
     const sh_conv2d *c = b->c;
     const int64_t pooled = c->out_c * b->pooled_h * b->pooled_w;
     const bool by_channels = goes_by_channels(b, drop);
     const size_t padded = b->padded ? sizeof(float) * (size_t)(c->in_c * b->padded_h * b->padded_w) : 0;
-    const size_t own = by_channels ? sh_fused_channels_scratch(b) : sh_fused_rows_scratch(b);
+    const size_t own = by_channels ? sh_fused_conv_channels_scratch(b) : sh_fused_conv_rows_scratch(b);
     char *room = sh_exec_scratch(exec, own + padded);
     if (!room) {
         return SHOAL_ENOMEM;
@@ -157,7 +157,7 @@ static shoal_err block_forward(sh_exec *exec, const sh_fused *b, const float *x,
     float *image = (float *)(room + own);
     memset(image, 0, padded);
     if (by_channels) {
-        sh_fused_channels_begin(b, w, bias, room);
+        sh_fused_conv_channels_begin(b, w, bias, room);
     }
     for (int64_t n = 0; n < c->n; n++, x += c->in_c * c->in_h * c->in_w) {
         const float *from = b->padded ? image : x, *m = drop ? drop + n * c->out_c : NULL;
@@ -165,9 +165,9 @@ static shoal_err block_forward(sh_exec *exec, const sh_fused *b, const float *x,
             pad_image(b, x, image);
         }
         if (by_channels) {
-            sh_fused_channels_forward(b, from, m, y + n * pooled, winner + n * pooled, room);
+            sh_fused_conv_channels_forward(b, from, m, y + n * pooled, winner + n * pooled, room);
         } else {
-            sh_fused_rows_forward(b, from, w, bias, m, y + n * pooled, winner + n * pooled, room);
+            sh_fused_conv_rows_forward(b, from, w, bias, m, y + n * pooled, winner + n * pooled, room);
         }
     }
     return SHOAL_OK;
@@ -176,11 +176,11 @@ static shoal_err block_forward(sh_exec *exec, const sh_fused *b, const float *x,
 shoal_err sh_conv_pool_relu_forward(sh_exec *exec, const sh_conv2d *c, const void *x, const void *w, const void *bias,
                                     const void *drop, void *y, uint8_t *winner)
 {
-    sh_fused b;
+    sh_fused_conv b;
     if (c->dtype != SHOAL_F32) {
         return sh_conv_kernels_reference.pool_relu_forward(exec, c, x, w, bias, drop, y, winner);
     }
-    if (is_block(c, &b) && (sh_fused_channels_fit(&b) || sh_fused_rows_fit(&b))) {
+    if (is_block(c, &b) && (sh_fused_conv_channels_fit(&b) || sh_fused_conv_rows_fit(&b))) {
         return block_forward(exec, &b, x, w, bias, drop, y, winner);
     }
     return general_forward(exec, c, x, w, bias, drop, y, winner);
@@ -190,7 +190,7 @@ shoal_err sh_conv_pool_relu_backward(sh_exec *exec, const sh_conv2d *c, const vo
                                      const void *w, const void *drop, const uint8_t *winner, void *grad_x, void *grad_w,
                                      void *grad_bias)
 {
-    sh_fused b;
+    sh_fused_conv b;
     if (c->dtype != SHOAL_F32) {
         return sh_conv_kernels_reference.pool_relu_backward(exec, c, grad_y, x, w, drop, winner, grad_x, grad_w,
                                                             grad_bias);
@@ -199,10 +199,10 @@ shoal_err sh_conv_pool_relu_backward(sh_exec *exec, const sh_conv2d *c, const vo
     if (!is_block(c, &b)) {
         return general_backward(exec, c, grad_y, x, w, drop, winner, grad_x, grad_w, grad_bias);
     }
-    void *room = sh_exec_scratch(exec, sh_fused_winners_scratch(&b, grad_x));
+    void *room = sh_exec_scratch(exec, sh_fused_conv_winners_scratch(&b, grad_x));
     if (!room) {
         return SHOAL_ENOMEM;
     }
-    sh_fused_winners_backward(&b, grad_y, x, w, drop, winner, grad_x, grad_w, grad_bias, room);
+    sh_fused_conv_winners_backward(&b, grad_y, x, w, drop, winner, grad_x, grad_w, grad_bias, room);
     return SHOAL_OK;
 }

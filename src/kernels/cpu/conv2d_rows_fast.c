@@ -10,18 +10,18 @@ enum {
 };
 
 typedef struct work {
-    const sh_fused *b;
+    const sh_fused_conv *b;
     const float *x, *w, *bias, *drop;
     float *y;
     uint8_t *winner;
 } work;
 
-bool sh_fused_rows_fit(const sh_fused *b)
+bool sh_fused_conv_rows_fit(const sh_fused_conv *b)
 {
     return b->pooled_w >= 4;
 }
 
-size_t sh_fused_rows_scratch(const sh_fused *b)
+size_t sh_fused_conv_rows_scratch(const sh_fused_conv *b)
 {
     return round_64(sizeof(int32_t) * (size_t)b->c->out_c);
 }
@@ -85,7 +85,7 @@ INLINE void pool_tall(const int rows, const int channels, __m256 sum[MOST_CHANNE
 INLINE void tile(const int kernel, const int rows, const int vectors, const int channels, const work *k,
                  const int32_t *channel, int64_t i, int64_t j)
 {
-    const sh_fused *b = k->b;
+    const sh_fused_conv *b = k->b;
     const int64_t row = b->padded_w, plane = b->padded_h * row, in_c = b->c->in_c;
     __m256 sum[MOST_CHANNELS][8][3];
     const float *w[MOST_CHANNELS];
@@ -225,7 +225,7 @@ static void strip(const work *k, const tiles *t, const int32_t *channel, int64_t
     }
 }
 
-static int64_t list_live(const sh_fused *b, const float *drop, float *y, uint8_t *winner, int32_t *channel)
+static int64_t list_live(const sh_fused_conv *b, const float *drop, float *y, uint8_t *winner, int32_t *channel)
 {
     const int64_t plane = b->pooled_h * b->pooled_w;
     int64_t count = 0;
@@ -240,8 +240,8 @@ static int64_t list_live(const sh_fused *b, const float *drop, float *y, uint8_t
     return count;
 }
 
-void sh_fused_rows_forward(const sh_fused *b, const float *x, const float *w, const float *bias, const float *drop,
-                           float *y, uint8_t *winner, void *room)
+void sh_fused_conv_rows_forward(const sh_fused_conv *b, const float *x, const float *w, const float *bias,
+                                const float *drop, float *y, uint8_t *winner, void *room)
 {
     const work k = {b, x, w, bias, drop, y, winner};
     const tiles *shapes = b->kernel == 5 ? tiles_5 : tiles_3;

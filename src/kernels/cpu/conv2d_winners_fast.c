@@ -54,7 +54,7 @@ static void *take(char *room, size_t *bytes, int64_t count, size_t size)
     return p;
 }
 
-static layout layout_of(const sh_fused *b, bool grad_x, char *room)
+static layout layout_of(const sh_fused_conv *b, bool grad_x, char *room)
 {
     const int64_t out_c = b->c->out_c, in_c = b->c->in_c;
     layout l = {.windows = b->pooled_h * b->pooled_w, .single = in_c == 1 && !grad_x};
@@ -82,7 +82,7 @@ static layout layout_of(const sh_fused *b, bool grad_x, char *room)
     return l;
 }
 
-size_t sh_fused_winners_scratch(const sh_fused *b, bool grad_x)
+size_t sh_fused_conv_winners_scratch(const sh_fused_conv *b, bool grad_x)
 {
     return layout_of(b, grad_x, NULL).bytes;
 }
@@ -100,7 +100,7 @@ static int64_t column_at(const layout *l, int64_t j)
     return j % LINE <= LINE - ROW ? j : l->image + ROW + j;
 }
 
-static void fill_places(const sh_fused *b, const layout *l)
+static void fill_places(const sh_fused_conv *b, const layout *l)
 {
     for (int64_t k = 0; k < l->windows; k++) {
         const int64_t top = 2 * (k / b->pooled_w) * l->row, j = 2 * (k % b->pooled_w);
@@ -154,7 +154,7 @@ INLINE int64_t list_winners(const layout *l, const float *grad_y, const uint8_t 
 }
 
 /* Lists all channels of an image, in pieces of windows short enough to be summed in f32. */
-static void list_image(const sh_fused *b, const layout *l, const float *grad_y, const uint8_t *winner,
+static void list_image(const sh_fused_conv *b, const layout *l, const float *grad_y, const uint8_t *winner,
                        const float *drop)
 {
     for (int64_t o = 0; o < b->c->out_c; o++, grad_y += l->windows, winner += l->windows) {
@@ -257,14 +257,14 @@ INLINE void add_rows_of_patches(const int kernel, const int rows, const bool to_
 BY_KERNEL(5)
 BY_KERNEL(3)
 
-static int64_t channels_in(const sh_fused *b, int64_t block)
+static int64_t channels_in(const sh_fused_conv *b, int64_t block)
 {
     const int64_t left = b->c->in_c - block * VEC;
     return left < VEC ? left : VEC;
 }
 
 /* Converts x [C, H, W] to blocks of channels last. The padding, and lanes without a channel, were zeroed before. */
-static void turn_image(const sh_fused *b, const layout *l, const float *x)
+static void turn_image(const sh_fused_conv *b, const layout *l, const float *x)
 {
     const sh_conv2d *c = b->c;
     const int64_t plane = c->in_h * c->in_w;
@@ -282,7 +282,7 @@ static void turn_image(const sh_fused *b, const layout *l, const float *x)
 }
 
 /* Converts one block back: grad_x [C, H, W] = the part inside the padding. */
-static void turn_back(const sh_fused *b, const layout *l, int64_t block, const float *turned, float *grad_x)
+static void turn_back(const sh_fused_conv *b, const layout *l, int64_t block, const float *turned, float *grad_x)
 {
     const sh_conv2d *c = b->c;
     const int64_t plane = c->in_h * c->in_w;
@@ -298,7 +298,7 @@ static void turn_back(const sh_fused *b, const layout *l, int64_t block, const f
 }
 
 /* Convert w [O, C, kernel, kernel] to [O, blocks, kernel, kernel, VEC], and back. */
-static void turn_weights(const sh_fused *b, const layout *l, const float *w)
+static void turn_weights(const sh_fused_conv *b, const layout *l, const float *w)
 {
     const int64_t square = b->kernel * b->kernel, all = b->c->in_c * square;
     memset(l->w, 0, sizeof(float) * (size_t)(b->c->out_c * l->blocks * l->taps));
@@ -308,7 +308,7 @@ static void turn_weights(const sh_fused *b, const layout *l, const float *w)
     }
 }
 
-static void add_weights_back(const sh_fused *b, const layout *l, float *grad_w)
+static void add_weights_back(const sh_fused_conv *b, const layout *l, float *grad_w)
 {
     const int64_t square = b->kernel * b->kernel, in_c = b->c->in_c;
     for (int64_t o = 0; o < b->c->out_c; o++) {
@@ -348,7 +348,7 @@ static float *grad_x_of(const layout *l, int64_t block)
     return l->grad_x + (off % PAGE + PAGE) % PAGE;
 }
 
-static void backward_image(const sh_fused *b, const layout *l, const float *x, float *grad_x, bool weights)
+static void backward_image(const sh_fused_conv *b, const layout *l, const float *x, float *grad_x, bool weights)
 {
     const int64_t out_c = b->c->out_c;
     if (weights) {
@@ -386,7 +386,7 @@ static void backward_image(const sh_fused *b, const layout *l, const float *x, f
 
 /* Makes both copies of the image, with its padding. The elements of a patch row beyond the width of the kernel may have
  * any value. */
-static void copy_image(const sh_fused *b, const layout *l, const float *x)
+static void copy_image(const sh_fused_conv *b, const layout *l, const float *x)
 {
     const sh_conv2d *c = b->c;
     const int64_t width = c->in_w;
@@ -444,7 +444,7 @@ INLINE void add_rows(const int kernel, const winners *v, const float *x, int64_t
     }
 }
 
-static void backward_single(const sh_fused *b, const layout *l, const float *x)
+static void backward_single(const sh_fused_conv *b, const layout *l, const float *x)
 {
     copy_image(b, l, x);
     for (int64_t o = 0; o < b->c->out_c; o++) {
@@ -457,7 +457,7 @@ static void backward_single(const sh_fused *b, const layout *l, const float *x)
     }
 }
 
-static void add_rows_back(const sh_fused *b, const layout *l, float *grad_w)
+static void add_rows_back(const sh_fused_conv *b, const layout *l, float *grad_w)
 {
     for (int64_t k = 0; k < b->c->out_c * b->kernel; k++) {
         for (int64_t d = 0; d < b->kernel; d++) {
@@ -475,9 +475,9 @@ static void carry(const layout *l, int64_t sums, bool first, bool end)
     }
 }
 
-void sh_fused_winners_backward(const sh_fused *b, const float *grad_y, const float *x, const float *w,
-                               const float *drop, const uint8_t *winner, float *grad_x, float *grad_w, float *grad_bias,
-                               void *room)
+void sh_fused_conv_winners_backward(const sh_fused_conv *b, const float *grad_y, const float *x, const float *w,
+                                    const float *drop, const uint8_t *winner, float *grad_x, float *grad_w,
+                                    float *grad_bias, void *room)
 {
     const sh_conv2d *c = b->c;
     const layout l = layout_of(b, grad_x, room);

@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-static bool is_plain_2x2(const sh_pool2d *p)
+static bool is_disjoint_2x2(const sh_pool2d *p)
 {
     return p->dtype == SHOAL_F32 && p->kernel_h == 2 && p->kernel_w == 2 && p->stride_h == 2 && p->stride_w == 2 &&
            p->pad_h == 0 && p->pad_w == 0 && p->in_h * p->in_w <= INT32_MAX;
@@ -33,7 +33,7 @@ static void max_row(int64_t windows, int64_t in_w, int32_t at, const float *rest
 
 static shoal_err max_forward(sh_exec *exec, const sh_pool2d *p, const void *x, void *y, int32_t *winner)
 {
-    if (!is_plain_2x2(p)) {
+    if (!is_disjoint_2x2(p)) {
         return sh_pooling_kernels_reference.max_forward(exec, p, x, y, winner);
     }
     const int64_t out_h = sh_pool2d_out_h(p), out_w = sh_pool2d_out_w(p);
@@ -71,7 +71,7 @@ static void avg_row_back(int64_t windows, const float *restrict grad_y, float *r
 
 static shoal_err avg_forward(sh_exec *exec, const sh_pool2d *p, const void *x, void *y)
 {
-    if (!is_plain_2x2(p)) {
+    if (!is_disjoint_2x2(p)) {
         return sh_pooling_kernels_reference.avg_forward(exec, p, x, y);
     }
     const int64_t out_h = sh_pool2d_out_h(p), out_w = sh_pool2d_out_w(p);
@@ -87,7 +87,7 @@ static shoal_err avg_forward(sh_exec *exec, const sh_pool2d *p, const void *x, v
 
 static shoal_err avg_backward(sh_exec *exec, const sh_pool2d *p, const void *grad_y, void *grad_x)
 {
-    if (!is_plain_2x2(p)) {
+    if (!is_disjoint_2x2(p)) {
         return sh_pooling_kernels_reference.avg_backward(exec, p, grad_y, grad_x);
     }
     const int64_t out_h = sh_pool2d_out_h(p), out_w = sh_pool2d_out_w(p);

@@ -5,8 +5,8 @@
 #include "kernels/cpu/element.h"
 #include "kernels/cpu/loop.h"
 #include "kernels/cpu/normal.h"
-#include "kernels/cpu/philox.h"
 #include "kernels/isa.h"
+#include "kernels/philox.h"
 
 #define WORDS 1024 /* in a buffer */
 

@@ -3,7 +3,7 @@
 
 #include "kernels/cpu/element.h"
 #include "kernels/cpu/normal.h"
-#include "kernels/cpu/philox.h"
+#include "kernels/philox.h"
 
 static uint32_t word32(sh_random_key key, int64_t i)
 {

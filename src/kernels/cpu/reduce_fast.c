@@ -1,7 +1,7 @@
 /* Reductions with vectors: sums and extremes of f32 and f64, along contiguous memory or across it, and of integers
  * along it. All other cases use the reference. */
-#include "kernels/cpu/reduce_plan.h"
 #include "kernels/isa.h"
+#include "kernels/reduce_plan.h"
 
 #define COLUMNS 256
 

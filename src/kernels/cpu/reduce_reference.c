@@ -1,7 +1,7 @@
 /* Reductions as defined, in f64 and i64. */
 #include "base/error.h"
 #include "kernels/cpu/element.h"
-#include "kernels/cpu/reduce_plan.h"
+#include "kernels/reduce_plan.h"
 
 #include <math.h>
 

@@ -20,7 +20,7 @@ static int64_t rows_of(const sh_softmax_shape *s)
     return rows > 0 ? rows : 1;
 }
 
-static bool is_plain(const sh_softmax_shape *s)
+static bool needs_reference(const sh_softmax_shape *s)
 {
     return s->inner != 1 || s->n == 0 || (s->dtype != SHOAL_F32 && s->dtype != SHOAL_F64);
 }
@@ -37,7 +37,7 @@ static shoal_err forward(sh_exec *exec, sh_softmax_op op, const sh_softmax_shape
         SH_ISA_NAME(sh_softmax_by_columns)(op, s, y, x, NULL);
         return SHOAL_OK;
     }
-    if (is_plain(s)) {
+    if (needs_reference(s)) {
         return sh_softmax_kernels_reference.forward(exec, op, s, y, x);
     }
     int64_t step = rows_of(s), n = s->n;
@@ -63,7 +63,7 @@ static shoal_err backward(sh_exec *exec, sh_softmax_op op, const sh_softmax_shap
         SH_ISA_NAME(sh_softmax_by_columns)(op, s, dx, y, dy);
         return SHOAL_OK;
     }
-    if (is_plain(s)) {
+    if (needs_reference(s)) {
         return sh_softmax_kernels_reference.backward(exec, op, s, dx, dy, y);
     }
     int64_t step = rows_of(s), n = s->n;
@@ -109,7 +109,7 @@ static shoal_err nll(sh_exec *exec, const sh_nll_args *args, void *loss, void *t
 
 static shoal_err nll_backward(sh_exec *exec, const sh_nll_args *args, void *dx, const void *dloss, const void *total)
 {
-    if (is_plain(&args->shape)) {
+    if (needs_reference(&args->shape)) {
         return sh_softmax_kernels_reference.nll_backward(exec, args, dx, dloss, total);
     }
     return gradient(args, dx, dloss, total, NULL);
@@ -128,7 +128,7 @@ static shoal_err cross_entropy(sh_exec *exec, const sh_nll_args *args, void *los
 static shoal_err cross_entropy_backward(sh_exec *exec, const sh_nll_args *args, void *dx, const void *dloss,
                                         const void *total, const void *log_probs)
 {
-    if (is_plain(&args->shape)) {
+    if (needs_reference(&args->shape)) {
         return sh_softmax_kernels_reference.cross_entropy_backward(exec, args, dx, dloss, total, log_probs);
     }
     return gradient(args, dx, dloss, total, log_probs);

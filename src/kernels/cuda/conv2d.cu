@@ -396,9 +396,9 @@ shoal_err backward(sh_exec *exec, const sh_conv2d *c, const void *grad_y, const 
 shoal_err pool_relu_forward(sh_exec *exec, const sh_conv2d *c, const void *x, const void *w, const void *bias,
                             const void *drop, void *y, uint8_t *winner)
 {
-    sh_fused fused;
-    if (sh_fused_of(c, &fused) && c->n > 0 && sh_fused_forward_fits(fused)) {
-        return sh_fused_forward(exec, fused, (const float *)x, (const float *)w, (const float *)bias,
+    sh_cuda_fused_conv fused;
+    if (sh_cuda_fused_conv_of(c, &fused) && c->n > 0 && sh_cuda_fused_conv_forward_fits(fused)) {
+        return sh_cuda_fused_conv_forward(exec, fused, (const float *)x, (const float *)w, (const float *)bias,
                                 (const float *)drop, (float *)y, winner);
     }
     BY_TYPE(run_pool_relu_forward<T>, (const T *)x, (const T *)w, (const T *)bias, (const T *)drop, (T *)y, winner);
@@ -407,12 +407,12 @@ shoal_err pool_relu_forward(sh_exec *exec, const sh_conv2d *c, const void *x, co
 shoal_err pool_relu_backward(sh_exec *exec, const sh_conv2d *c, const void *grad_y, const void *x, const void *w,
                              const void *drop, const uint8_t *winner, void *grad_x, void *grad_w, void *grad_bias)
 {
-    sh_fused fused;
+    sh_cuda_fused_conv fused;
     if (overwrites_with_zeros(c)) {
         return zero_gradients(exec, c, grad_w, grad_bias);
     }
-    if (sh_fused_of(c, &fused) && c->n > 0 && sh_fused_backward_fits(fused)) {
-        return sh_fused_backward(exec, fused, (const float *)grad_y, (const float *)x, (const float *)w,
+    if (sh_cuda_fused_conv_of(c, &fused) && c->n > 0 && sh_cuda_fused_conv_backward_fits(fused)) {
+        return sh_cuda_fused_conv_backward(exec, fused, (const float *)grad_y, (const float *)x, (const float *)w,
                                  (const float *)drop, winner, (float *)grad_x, (float *)grad_w, (float *)grad_bias);
     }
     BY_TYPE(run_pool_relu_backward<T>, (const T *)grad_y, (const T *)x, (const T *)w, (const T *)drop, winner,

@@ -31,7 +31,7 @@ struct w_plan {
 };
 
 /* Starts to copy x [32][H][W] -> to [rows * cols][PITCH], with zeros around. */
-__device__ void load_turned(const sh_fused &s, const float *x, float *to)
+__device__ void load_turned(const sh_cuda_fused_conv &s, const float *x, float *to)
 {
     const int plane = s.in_h * s.in_w, lane = threadIdx.x % 32, warps = blockDim.x / 32;
     for (int i = threadIdx.x; i < s.rows * s.cols; i += blockDim.x) {
@@ -54,7 +54,7 @@ __device__ void load_turned(const sh_fused &s, const float *x, float *to)
 }
 
 /* Lists the winners of output channel o of image n; returns how many there are, and their sum in *out_sum. One warp. */
-__device__ int list_winners(const sh_fused &s, int n, int o, const float *grad_y, const float *drop,
+__device__ int list_winners(const sh_cuda_fused_conv &s, int n, int o, const float *grad_y, const float *drop,
                             const uint8_t *winner, entry *list, float *out_sum)
 {
     const int lane = threadIdx.x % 32;
@@ -82,7 +82,7 @@ __device__ int list_winners(const sh_fused &s, int n, int o, const float *grad_y
 
 /* blockIdx.x: the slot; blockIdx.y: output channels; blockIdx.z: input channels. */
 __global__ void __launch_bounds__(MOST_WARPS * 32)
-    sum_winners(sh_fused s, w_plan p, const float *grad_y, const float *x, const float *drop, const uint8_t *winner,
+    sum_winners(sh_cuda_fused_conv s, w_plan p, const float *grad_y, const float *x, const float *drop, const uint8_t *winner,
                 float *slots)
 {
     extern __shared__ __align__(16) float room[];
@@ -168,7 +168,7 @@ __device__ inline void add_windows(const entry *row, int count, const float (&w)
 
 /* Loads the weights of `count` output channels from `first` on, w [O, C, K, K] -> weights [count][32][KK], and starts
  * entries [count][windows]. */
-__device__ void load_channels(const sh_fused &s, int n, int first, int count, const float *w, const float *grad_y,
+__device__ void load_channels(const sh_cuda_fused_conv &s, int n, int first, int count, const float *w, const float *grad_y,
                               const float *drop, const uint8_t *winner, float *weights, entry *entries)
 {
     for (int i = threadIdx.x; i < count * LANES * KK; i += blockDim.x) {
@@ -187,7 +187,7 @@ __device__ void load_channels(const sh_fused &s, int n, int first, int count, co
 }
 
 /* Adds the warps' registers to planes [pieces][rows][BROAD][PITCH]. Rows of windows that are three apart do not overlap. */
-__device__ void add_to_planes(const sh_fused &s, const x_plan &p, int row, int piece, int lane,
+__device__ void add_to_planes(const sh_cuda_fused_conv &s, const x_plan &p, int row, int piece, int lane,
                               const float (&sum)[TALL][BROAD], float *planes)
 {
     for (int i = threadIdx.x; i < p.pieces * s.rows * BROAD * PITCH; i += blockDim.x) {
@@ -209,7 +209,7 @@ __device__ void add_to_planes(const sh_fused &s, const x_plan &p, int row, int p
 /* blockIdx.x: the image; blockIdx.y: the share; blockIdx.z: input channels. Each warp has a piece of a row of windows.
  * to [shares][N, C, H, W] */
 __global__ void __launch_bounds__(MOST_WARPS * 32, 1)
-    spread_winners(sh_fused s, x_plan p, const float *grad_y, const float *w, const float *drop, const uint8_t *winner,
+    spread_winners(sh_cuda_fused_conv s, x_plan p, const float *grad_y, const float *w, const float *drop, const uint8_t *winner,
                    float *to)
 {
     extern __shared__ __align__(16) float room[];
@@ -248,7 +248,7 @@ __global__ void __launch_bounds__(MOST_WARPS * 32, 1)
     }
 }
 
-w_plan w_plan_of(const sh_fused &s)
+w_plan w_plan_of(const sh_cuda_fused_conv &s)
 {
     w_plan p;
     p.slots = s.n < 32 ? s.n : min(sh_ceil_div(s.n, 2), 64);
@@ -257,7 +257,7 @@ w_plan w_plan_of(const sh_fused &s)
     return p;
 }
 
-size_t w_bytes(const sh_fused &s, const w_plan &p)
+size_t w_bytes(const sh_cuda_fused_conv &s, const w_plan &p)
 {
     const size_t image =
         sizeof(float) * (size_t)(s.rows * s.cols * PITCH + 1) + sizeof(entry) * (size_t)(p.channels * s.windows);
@@ -265,7 +265,7 @@ size_t w_bytes(const sh_fused &s, const w_plan &p)
     return image > sums ? image : sums;
 }
 
-x_plan x_plan_of(const sh_fused &s)
+x_plan x_plan_of(const sh_cuda_fused_conv &s)
 {
     x_plan p;
     p.pieces = sh_ceil_div(s.pooled_w, WIDE);
@@ -276,7 +276,7 @@ x_plan x_plan_of(const sh_fused &s)
     return p;
 }
 
-size_t x_bytes(const sh_fused &s)
+size_t x_bytes(const sh_cuda_fused_conv &s)
 {
     const size_t staged = sizeof(float) * AT_ONCE * LANES * KK + sizeof(entry) * (size_t)(AT_ONCE * s.windows);
     const size_t planes = sizeof(float) * (size_t)(sh_ceil_div(s.pooled_w, WIDE) * s.rows * BROAD * PITCH);
@@ -285,14 +285,14 @@ size_t x_bytes(const sh_fused &s)
 
 } // namespace
 
-bool sh_fused_channels_fit(const sh_fused &s)
+bool sh_cuda_fused_conv_channels_fit(const sh_cuda_fused_conv &s)
 {
     return s.kernel == K && s.in_c % LANES == 0 && s.in_c / LANES <= 65535 &&
            s.pooled_h * sh_ceil_div(s.pooled_w, WIDE) <= MOST_WARPS && x_bytes(s) <= SH_SHARED_MOST &&
            w_bytes(s, w_plan_of(s)) <= SH_SHARED_MOST;
 }
 
-shoal_err sh_fused_channels_backward(sh_exec *exec, const sh_fused &s, const float *grad_y, const float *x,
+shoal_err sh_cuda_fused_conv_channels_backward(sh_exec *exec, const sh_cuda_fused_conv &s, const float *grad_y, const float *x,
                                      const float *w, const float *drop, const uint8_t *winner, float *grad_x,
                                      float *grad_w, float *grad_bias)
 {
@@ -325,11 +325,11 @@ shoal_err sh_fused_channels_backward(sh_exec *exec, const sh_fused &s, const flo
         const dim3 grid((unsigned)wp.slots, (unsigned)sh_ceil_div(s.out_c, wp.channels), groups);
         sum_winners<<<grid, wp.channels * 32, w_bytes(s, wp), sh_stream(exec)>>>(s, wp, grad_y, x, drop, winner, slots);
     }
-    const sh_fused_sums sums = {slots,      for_w ? wp.slots : 0,
+    const sh_cuda_fused_conv_sums sums = {slots,      for_w ? wp.slots : 0,
                                 wp.sums,    wp.sums - s.out_c,
                                 grad_w,     grad_bias,
                                 shares,     x_room > 0 ? xp.shares : 0,
                                 x_count,    grad_x,
                                 s.overwrite};
-    return w_room + x_room > 0 ? sh_fused_add(exec, sums) : sh_cuda_launched("conv2d_pool_relu backward");
+    return w_room + x_room > 0 ? sh_cuda_fused_conv_add(exec, sums) : sh_cuda_launched("conv2d_pool_relu backward");
 }

@@ -26,11 +26,11 @@ struct plan {
 
 /* Starts to copy `channels` input channels from c on, and their weights. Each warp copies rows. */
 template <int KK>
-__device__ void fetch(const sh_fused &s, const plan &p, const float *x, const float *w, int first, int c, int channels,
+__device__ void fetch(const sh_cuda_fused_conv &s, const plan &p, const float *x, const float *w, int first, int c, int channels,
                       float *to)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
-    sh_fused_fetch(s, x + (int64_t)c * s.in_h * s.in_w, channels, p.pitch, to);
+    sh_cuda_fused_conv_fetch(s, x + (int64_t)c * s.in_h * s.in_w, channels, p.pitch, to);
     to += p.chunk * s.rows * p.pitch;
     for (int o = warp; o < p.outs && first + o < s.out_c; o += warps) {
         const float *from = w + ((int64_t)(first + o) * s.in_c + c) * KK;
@@ -97,7 +97,7 @@ template <int SW> __device__ void add_parts(const plan &p, int at, int part, flo
  * lanes of a warp read the same input channel. The last warp may have threads beyond, which only copy. */
 template <int K, int SW>
 __global__ void __launch_bounds__(MOST_THREADS, 1)
-    forward(sh_fused s, plan p, const float *x, const float *w, const float *bias, const float *drop, float *y,
+    forward(sh_cuda_fused_conv s, plan p, const float *x, const float *w, const float *bias, const float *drop, float *y,
             uint8_t *winner)
 {
     extern __shared__ __align__(16) float room[];
@@ -156,7 +156,7 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
 
 /* The number of output channels in a block that keeps the busiest multiprocessor least busy; about that, if more makes
  * fewer blocks. */
-int outs_of(const sh_fused &s, int most)
+int outs_of(const sh_cuda_fused_conv &s, int most)
 {
     int best = 1, least = INT32_MAX;
     for (int outs = 1; outs <= most; outs++) {
@@ -170,7 +170,7 @@ int outs_of(const sh_fused &s, int most)
 }
 
 /* At most `parts` threads share a strip. */
-plan plan_with(const sh_fused &s, int sw, int parts, size_t *out_bytes)
+plan plan_with(const sh_cuda_fused_conv &s, int sw, int parts, size_t *out_bytes)
 {
     plan p;
     p.across = sh_ceil_div(s.pooled_w, sw);
@@ -193,7 +193,7 @@ plan plan_with(const sh_fused &s, int sw, int parts, size_t *out_bytes)
 }
 
 /* The threads that share a strip have a channel each in shared memory: of large images, fewer fit. */
-plan plan_of(const sh_fused &s, int sw, size_t *out_bytes)
+plan plan_of(const sh_cuda_fused_conv &s, int sw, size_t *out_bytes)
 {
     plan p = plan_with(s, sw, MOST_THREADS, out_bytes);
     while (p.parts > 1 && *out_bytes > SH_SHARED_MOST) {
@@ -203,7 +203,7 @@ plan plan_of(const sh_fused &s, int sw, size_t *out_bytes)
 }
 
 /* The strip that fits the rows of windows best; of equal ones the longest. */
-int strip_of(const sh_fused &s)
+int strip_of(const sh_cuda_fused_conv &s)
 {
     int best = 4;
     for (int sw = 5; sw <= 7; sw++) {
@@ -213,7 +213,7 @@ int strip_of(const sh_fused &s)
 }
 
 template <int K, int SW>
-shoal_err run(sh_exec *exec, const sh_fused &s, const float *x, const float *w, const float *bias, const float *drop,
+shoal_err run(sh_exec *exec, const sh_cuda_fused_conv &s, const float *x, const float *w, const float *bias, const float *drop,
               float *y, uint8_t *winner)
 {
     size_t bytes;
@@ -230,7 +230,7 @@ shoal_err run(sh_exec *exec, const sh_fused &s, const float *x, const float *w, 
 }
 
 template <int K>
-shoal_err run_kernel(sh_exec *exec, const sh_fused &s, const float *x, const float *w, const float *bias,
+shoal_err run_kernel(sh_exec *exec, const sh_cuda_fused_conv &s, const float *x, const float *w, const float *bias,
                      const float *drop, float *y, uint8_t *winner)
 {
     switch (strip_of(s)) {
@@ -242,7 +242,7 @@ shoal_err run_kernel(sh_exec *exec, const sh_fused &s, const float *x, const flo
 }
 
 /* The least pitch with which the elements of a patch are in different banks of shared memory. */
-int pitch_of(const sh_fused &s)
+int pitch_of(const sh_cuda_fused_conv &s)
 {
     for (int pitch = s.cols;; pitch++) {
         uint32_t used = 0;
@@ -262,7 +262,7 @@ int pitch_of(const sh_fused &s)
 
 } // namespace
 
-bool sh_fused_of(const sh_conv2d *c, sh_fused *out)
+bool sh_cuda_fused_conv_of(const sh_conv2d *c, sh_cuda_fused_conv *out)
 {
     const bool plain = c->dtype == SHOAL_F32 && c->groups == 1 && c->stride_h == 1 && c->stride_w == 1 &&
                        c->dilation_h == 1 && c->dilation_w == 1 && c->kernel_h == c->kernel_w &&
@@ -273,7 +273,7 @@ bool sh_fused_of(const sh_conv2d *c, sh_fused *out)
         c->in_w > 256) {
         return false;
     }
-    sh_fused s = {};
+    sh_cuda_fused_conv s = {};
     s.n = (int)c->n, s.in_c = (int)c->in_c, s.in_h = (int)c->in_h, s.in_w = (int)c->in_w, s.out_c = (int)c->out_c;
     s.kernel = (int)c->kernel_h, s.pad_h = (int)c->pad_h, s.pad_w = (int)c->pad_w;
     s.pooled_h = (int)pooled_h, s.pooled_w = (int)pooled_w, s.windows = (int)(pooled_h * pooled_w);
@@ -290,14 +290,14 @@ bool sh_fused_of(const sh_conv2d *c, sh_fused *out)
     return true;
 }
 
-bool sh_fused_forward_fits(const sh_fused &s)
+bool sh_cuda_fused_conv_forward_fits(const sh_cuda_fused_conv &s)
 {
     size_t bytes;
     (void)plan_of(s, strip_of(s), &bytes);
     return bytes <= SH_SHARED_MOST;
 }
 
-shoal_err sh_fused_forward(sh_exec *exec, const sh_fused &s, const float *x, const float *w, const float *bias,
+shoal_err sh_cuda_fused_conv_forward(sh_exec *exec, const sh_cuda_fused_conv &s, const float *x, const float *w, const float *bias,
                            const float *drop, float *y, uint8_t *winner)
 {
     return s.kernel == 3 ? run_kernel<3>(exec, s, x, w, bias, drop, y, winner)

@@ -38,7 +38,7 @@ __device__ inline int operator%(int x, const sh_divisor &d)
 }
 
 /* The sizes that the fast kernels use. The padded image is only as large as the pool's windows need. */
-struct sh_fused {
+struct sh_cuda_fused_conv {
     int n, in_c, in_h, in_w, out_c, kernel, pad_h, pad_w;
     int pooled_h, pooled_w, windows; /* windows = pooled_h * pooled_w */
     int rows, cols, pitch;           /* of the padded image in shared memory; pitch >= cols */
@@ -47,25 +47,25 @@ struct sh_fused {
 };
 
 /* Whether the fast kernels serve c; then fills *out. */
-bool sh_fused_of(const sh_conv2d *c, sh_fused *out);
+bool sh_cuda_fused_conv_of(const sh_conv2d *c, sh_cuda_fused_conv *out);
 
 /* Whether two input channels fit in shared memory. */
-bool sh_fused_forward_fits(const sh_fused &s);
-shoal_err sh_fused_forward(sh_exec *exec, const sh_fused &s, const float *x, const float *w, const float *bias,
+bool sh_cuda_fused_conv_forward_fits(const sh_cuda_fused_conv &s);
+shoal_err sh_cuda_fused_conv_forward(sh_exec *exec, const sh_cuda_fused_conv &s, const float *x, const float *w, const float *bias,
                            const float *drop, float *y, uint8_t *winner);
 /* Whether one image fits in shared memory. */
-bool sh_fused_backward_fits(const sh_fused &s);
-shoal_err sh_fused_backward(sh_exec *exec, const sh_fused &s, const float *grad_y, const float *x, const float *w,
+bool sh_cuda_fused_conv_backward_fits(const sh_cuda_fused_conv &s);
+shoal_err sh_cuda_fused_conv_backward(sh_exec *exec, const sh_cuda_fused_conv &s, const float *grad_y, const float *x, const float *w,
                             const float *drop, const uint8_t *winner, float *grad_x, float *grad_w, float *grad_bias);
 
-bool sh_fused_channels_fit(const sh_fused &s);
-shoal_err sh_fused_channels_backward(sh_exec *exec, const sh_fused &s, const float *grad_y, const float *x,
+bool sh_cuda_fused_conv_channels_fit(const sh_cuda_fused_conv &s);
+shoal_err sh_cuda_fused_conv_channels_backward(sh_exec *exec, const sh_cuda_fused_conv &s, const float *grad_y, const float *x,
                                      const float *w, const float *drop, const uint8_t *winner, float *grad_x,
                                      float *grad_w, float *grad_bias);
 
 /* Sums that blocks left in scratch memory. slots [slot_count][sums]: their sum is added to grad_w, the first `weights` of
  * sums, and grad_bias, the rest (or overwrites them); either may be NULL. shares [share_count][x_count]: their sum is grad_x. */
-struct sh_fused_sums {
+struct sh_cuda_fused_conv_sums {
     const float *slots;
     int slot_count;
     int64_t sums, weights;
@@ -78,7 +78,7 @@ struct sh_fused_sums {
 };
 
 /* Adds these up, in a fixed order. */
-shoal_err sh_fused_add(sh_exec *exec, const sh_fused_sums &sums);
+shoal_err sh_cuda_fused_conv_add(sh_exec *exec, const sh_cuda_fused_conv_sums &sums);
 
 template <typename T> struct sh_pooled {
     T y;
@@ -105,7 +105,7 @@ template <typename T> __device__ inline sh_pooled<T> sh_pool_relu(T v0, T v1, T 
 
 /* Starts to copy `channels` planes of an image into shared memory, with zeros around them; __pipeline_commit must follow.
  * All threads of the block call it. A warp copies a row. */
-__device__ inline void sh_fused_fetch(const sh_fused &s, const float *x, int channels, int pitch, float *to)
+__device__ inline void sh_cuda_fused_conv_fetch(const sh_cuda_fused_conv &s, const float *x, int channels, int pitch, float *to)
 {
     const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
     for (int r = threadIdx.x / 32; r < channels * s.rows; r += warps) {

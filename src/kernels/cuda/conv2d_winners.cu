@@ -37,7 +37,7 @@ struct plan {
 
 /* Lists the winners of `count` output channels from `first` on: list [count][windows], length [count]. If bias is not
  * NULL, bias[o] = or += the sum of their gradients. */
-__device__ void list_winners(const sh_fused &s, const plan &p, int n, int first, int count, const float *grad_y,
+__device__ void list_winners(const sh_cuda_fused_conv &s, const plan &p, int n, int first, int count, const float *grad_y,
                              const float *drop, const uint8_t *winner, entry *list, int *length, float *bias, bool add)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -90,7 +90,7 @@ __device__ void list_winners(const sh_fused &s, const plan &p, int n, int first,
 
 /* grad_w of the listed output channels, CT input channels at a time. */
 template <int K, int CT>
-__device__ void sum_patches(const sh_fused &s, const plan &p, int first, int count, const float *image,
+__device__ void sum_patches(const sh_cuda_fused_conv &s, const plan &p, int first, int count, const float *image,
                             const entry *list, const int *length, float *to, bool add)
 {
     constexpr int KK = K * K;
@@ -125,7 +125,7 @@ __device__ void sum_patches(const sh_fused &s, const plan &p, int first, int cou
 
 /* Adds what the listed output channels give to this warp's plane of grad_x, which is input channel c's. */
 template <int K>
-__device__ void add_patches(const sh_fused &s, const plan &p, int first, int count, int c, int share, const float *w,
+__device__ void add_patches(const sh_cuda_fused_conv &s, const plan &p, int first, int count, int c, int share, const float *w,
                             const entry *list, const int *length, float *plane)
 {
     constexpr int KK = K * K;
@@ -149,13 +149,13 @@ __device__ void add_patches(const sh_fused &s, const plan &p, int first, int cou
 }
 
 template <int K, int CT>
-__device__ void backward_w(const sh_fused &s, const plan &p, const float *grad_y, const float *x, const float *drop,
+__device__ void backward_w(const sh_cuda_fused_conv &s, const plan &p, const float *grad_y, const float *x, const float *drop,
                            const uint8_t *winner, float *to, entry *list, int *length, float *image)
 {
     const int begin = blockIdx.y * p.w_channels, end = min(begin + p.w_channels, s.out_c);
     for (int n = blockIdx.x; n < s.n; n += p.slots) {
         const bool add = n != (int)blockIdx.x;
-        sh_fused_fetch(s, x + (int64_t)n * s.in_c * s.in_h * s.in_w, s.in_c, s.pitch, image);
+        sh_cuda_fused_conv_fetch(s, x + (int64_t)n * s.in_c * s.in_h * s.in_w, s.in_c, s.pitch, image);
         __pipeline_commit();
         for (int first = begin; first < end; first += p.listed) {
             const int count = min(p.listed, end - first);
@@ -169,7 +169,7 @@ __device__ void backward_w(const sh_fused &s, const plan &p, const float *grad_y
 }
 
 template <int K>
-__device__ void backward_x(const sh_fused &s, const plan &p, const float *grad_y, const float *w, const float *drop,
+__device__ void backward_x(const sh_cuda_fused_conv &s, const plan &p, const float *grad_y, const float *w, const float *drop,
                            const uint8_t *winner, float *grad_x, entry *list, int *length, float *planes)
 {
     const int begin = (blockIdx.y - p.w_parts) * p.x_channels, channels = min(p.x_channels, s.in_c - begin);
@@ -206,7 +206,7 @@ __device__ void backward_x(const sh_fused &s, const plan &p, const float *grad_y
 /* blockIdx.x: the slot; blockIdx.y: a part of grad_w, or behind these one of grad_x. */
 template <int K, int CT>
 __global__ void __launch_bounds__(THREADS, 2)
-    backward(sh_fused s, plan p, const float *grad_y, const float *x, const float *w, const float *drop,
+    backward(sh_cuda_fused_conv s, plan p, const float *grad_y, const float *x, const float *w, const float *drop,
              const uint8_t *winner, float *grad_x, float *slots)
 {
     extern __shared__ __align__(16) float room[];
@@ -223,7 +223,7 @@ __global__ void __launch_bounds__(THREADS, 2)
 /* A thread sums every ADDERS-th slot, then the first of them adds these. Blocks behind those of the slots add shares. */
 constexpr int ADDERS = 8;
 
-__global__ void __launch_bounds__(32 * ADDERS) add(sh_fused_sums a, int slot_blocks)
+__global__ void __launch_bounds__(32 * ADDERS) add(sh_cuda_fused_conv_sums a, int slot_blocks)
 {
     __shared__ float part[ADDERS][32];
     if ((int)blockIdx.x >= slot_blocks) {
@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(32 * ADDERS) add(sh_fused_sums a, int slot_blo
     }
 }
 
-size_t plan_bytes(const sh_fused &s, const plan &p)
+size_t plan_bytes(const sh_cuda_fused_conv &s, const plan &p)
 {
     const size_t lists = sizeof(entry) * (size_t)(p.listed * s.windows) + sizeof(int) * (size_t)(p.listed + 4);
     const int planes = max(p.w_parts > 0 ? s.in_c : 0, p.x_parts > 0 ? p.x_channels * p.x_shares : 0);
@@ -264,7 +264,7 @@ size_t plan_bytes(const sh_fused &s, const plan &p)
 }
 
 /* Few images: several blocks for each, with some channels. Many images: one block an image for each gradient. */
-plan plan_of(const sh_fused &s, int ct, bool for_w, bool for_x)
+plan plan_of(const sh_cuda_fused_conv &s, int ct, bool for_w, bool for_x)
 {
     plan p = {};
     p.slots = min(s.n, MOST_SLOTS);
@@ -286,7 +286,7 @@ plan plan_of(const sh_fused &s, int ct, bool for_w, bool for_x)
 }
 
 template <int K, int CT>
-shoal_err run(sh_exec *exec, const sh_fused &s, const float *grad_y, const float *x, const float *w, const float *drop,
+shoal_err run(sh_exec *exec, const sh_cuda_fused_conv &s, const float *grad_y, const float *x, const float *w, const float *drop,
               const uint8_t *winner, float *grad_x, float *grad_w, float *grad_bias)
 {
     static std::atomic<bool> allowed;
@@ -305,14 +305,14 @@ shoal_err run(sh_exec *exec, const sh_fused &s, const float *grad_y, const float
     const dim3 grid((unsigned)p.slots, (unsigned)(p.w_parts + p.x_parts));
     const cudaStream_t stream = sh_stream(exec);
     backward<K, CT><<<grid, THREADS, plan_bytes(s, p), stream>>>(s, p, grad_y, x, w, drop, winner, grad_x, slots);
-    const sh_fused_sums sums = {slots,   p.slots, p.sums, p.sums - s.out_c, grad_w,     grad_bias,
+    const sh_cuda_fused_conv_sums sums = {slots,   p.slots, p.sums, p.sums - s.out_c, grad_w,     grad_bias,
                                 nullptr, 0,       0,      nullptr,          s.overwrite};
-    return slots ? sh_fused_add(exec, sums) : sh_cuda_launched("conv2d_pool_relu backward");
+    return slots ? sh_cuda_fused_conv_add(exec, sums) : sh_cuda_launched("conv2d_pool_relu backward");
 }
 
 } // namespace
 
-shoal_err sh_fused_add(sh_exec *exec, const sh_fused_sums &sums)
+shoal_err sh_cuda_fused_conv_add(sh_exec *exec, const sh_cuda_fused_conv_sums &sums)
 {
     const int64_t slot_blocks = sums.slot_count > 0 ? (sums.sums + 31) / 32 : 0;
     const int64_t share_blocks = sums.share_count > 0 ? (sums.x_count + 32 * ADDERS - 1) / (32 * ADDERS) : 0;
@@ -320,20 +320,20 @@ shoal_err sh_fused_add(sh_exec *exec, const sh_fused_sums &sums)
     return sh_cuda_launched("conv2d_pool_relu backward");
 }
 
-bool sh_fused_backward_fits(const sh_fused &s)
+bool sh_cuda_fused_conv_backward_fits(const sh_cuda_fused_conv &s)
 {
     plan p = plan_of(s, 4, true, true);
     return plan_bytes(s, p) <= SH_SHARED_MOST;
 }
 
-shoal_err sh_fused_backward(sh_exec *exec, const sh_fused &s, const float *grad_y, const float *x, const float *w,
+shoal_err sh_cuda_fused_conv_backward(sh_exec *exec, const sh_cuda_fused_conv &s, const float *grad_y, const float *x, const float *w,
                             const float *drop, const uint8_t *winner, float *grad_x, float *grad_w, float *grad_bias)
 {
     if (!grad_x && !grad_w && !grad_bias) {
         return SHOAL_OK;
     }
-    if (sh_fused_channels_fit(s)) {
-        return sh_fused_channels_backward(exec, s, grad_y, x, w, drop, winner, grad_x, grad_w, grad_bias);
+    if (sh_cuda_fused_conv_channels_fit(s)) {
+        return sh_cuda_fused_conv_channels_backward(exec, s, grad_y, x, w, drop, winner, grad_x, grad_w, grad_bias);
     }
     if (s.kernel == 3) {
         return run<3, 4>(exec, s, grad_y, x, w, drop, winner, grad_x, grad_w, grad_bias);

@@ -66,11 +66,11 @@ template <typename T> __device__ void load_patch(const float *x, int first, int 
     }
 }
 
-/* [KEEPERS][OUTS][POSITIONS]: lanes write 4 channels by 8 positions, in different banks. */
+/* [SUMMING_WARPS][OUTS][POSITIONS]: lanes write 4 channels by 8 positions, in different banks. */
 template <typename T> constexpr int POSITIONS = T::MT * 16 + 4;
 
 template <typename T>
-constexpr int ROOM = sh_conv2_greater(T::PATCH, sh_conv2_greater(T::ADDED, T::KEEPERS *T::OUTS *POSITIONS<T>));
+constexpr int ROOM = sh_conv2_greater(T::PATCH, sh_conv2_greater(T::ADDED, T::SUMMING_WARPS *T::OUTS *POSITIONS<T>));
 
 /* Adds up the sums of the warps and writes what is left after pool and relu. */
 template <typename T>
@@ -79,7 +79,7 @@ __device__ void finish(const forward_args &a, int client, int first, int last, f
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     sh_conv2_add_upper<T>(room, sum);
-    if (warp < T::KEEPERS) {
+    if (warp < T::SUMMING_WARPS) {
 #pragma unroll
         for (int i = 0; i < T::MT * T::NT * 4; i++) {
             const int m = i / 4 / T::NT, n = i / 4 % T::NT, e = i % 4;
@@ -93,7 +93,7 @@ __device__ void finish(const forward_args &a, int client, int first, int last, f
         const float bias = a.bias[client * a.stride + o];
         float v[4] = {};
 #pragma unroll
-        for (int k = 0; k < T::KEEPERS; k++) {
+        for (int k = 0; k < T::SUMMING_WARPS; k++) {
             const float *const from = room + (k * T::OUTS + n) * POSITIONS<T> + q / 4 * 16 + q % 4 * 2;
             const float2 upper = *(const float2 *)from, lower = *(const float2 *)(from + 8);
             v[0] += upper.x, v[1] += upper.y, v[2] += lower.x, v[3] += lower.y;

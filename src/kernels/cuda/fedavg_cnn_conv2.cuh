@@ -106,8 +106,8 @@ template <bool TF32_, int C_, int MT_, int NT_, int WARPS_, bool HALVES_ = true>
     static constexpr int WINDOWS = 4 * MT, OUTS = 8 * NT, THREADS = 32 * WARPS;
     static constexpr int PIXEL = (!TF32 && HALVES ? 2 * C : C) + 4; /* floats */
     static constexpr int PATCH = sh_conv2_most_rows(WINDOWS) * SH_CONV2_PITCH * PIXEL;
-    static constexpr int KEEPERS = 4; /* warps that have sums in the end */
-    static constexpr int ADDED = WARPS > KEEPERS ? KEEPERS *MT *NT * 4 * 32 : 0;
+    static constexpr int SUMMING_WARPS = 4; /* warps that have sums in the end */
+    static constexpr int ADDED = WARPS > SUMMING_WARPS ? SUMMING_WARPS *MT *NT * 4 * 32 : 0;
 };
 
 /* x as the tensor cores take it. TF32 has no low half. */
@@ -279,7 +279,7 @@ __device__ inline void sh_conv2_multiply(const float *patch, int first, int last
     }
 }
 
-/* Adds the sums of the upper half of the warps to those of the lower half, until KEEPERS warps have them, through shared
+/* Adds the sums of the upper half of the warps to those of the lower half, until SUMMING_WARPS warps have them, through shared
  * memory. All threads call it. */
 template <typename T> __device__ inline void sh_conv2_add_upper(float *room, float (&sum)[T::MT][T::NT][4])
 {
@@ -287,7 +287,7 @@ template <typename T> __device__ inline void sh_conv2_add_upper(float *room, flo
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     __syncthreads();
 #pragma unroll
-    for (int half = T::WARPS / 2; half >= T::KEEPERS; half /= 2) {
+    for (int half = T::WARPS / 2; half >= T::SUMMING_WARPS; half /= 2) {
         float *const mine = room + warp % half * SUMS * 32 + lane;
 #pragma unroll
         for (int i = 0; warp >= half && warp < 2 * half && i < SUMS; i++) {

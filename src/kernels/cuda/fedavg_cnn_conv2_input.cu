@@ -59,11 +59,11 @@ __device__ void load_winners(const float *dx2, const uint8_t *winners, int first
     __syncthreads();
 }
 
-/* [KEEPERS][positions][CHANNELS]: lanes write 8 positions by 4 pairs of channels, in different banks. */
+/* [SUMMING_WARPS][positions][CHANNELS]: lanes write 8 positions by 4 pairs of channels, in different banks. */
 template <typename T> constexpr int CHANNELS = T::OUTS + 8;
 
 template <typename T>
-constexpr int ROOM = sh_conv2_greater(T::PATCH, sh_conv2_greater(T::ADDED, T::KEEPERS *T::MT * 16 * CHANNELS<T>));
+constexpr int ROOM = sh_conv2_greater(T::PATCH, sh_conv2_greater(T::ADDED, T::SUMMING_WARPS *T::MT * 16 * CHANNELS<T>));
 
 /* Adds up the sums of the warps and writes them. */
 template <typename T>
@@ -71,7 +71,7 @@ __device__ void finish(float *dx1, int first, int last, float *room, float (&sum
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     sh_conv2_add_upper<T>(room, sum);
-    if (warp < T::KEEPERS) {
+    if (warp < T::SUMMING_WARPS) {
 #pragma unroll
         for (int i = 0; i < T::MT * T::NT * 2; i++) {
             const int m = i / 2 / T::NT, n = i / 2 % T::NT, e = i % 2;
@@ -85,7 +85,7 @@ __device__ void finish(float *dx1, int first, int last, float *room, float (&sum
         const int at = i / PIECES, piece = i % PIECES, window = first + at / 16 * 4 + at % 8 / 2;
         float4 v = make_float4(0, 0, 0, 0);
 #pragma unroll
-        for (int k = 0; k < T::KEEPERS; k++) {
+        for (int k = 0; k < T::SUMMING_WARPS; k++) {
             const float4 w = *(const float4 *)(room + (k * T::MT * 16 + at) * CHANNELS<T> + piece * 4);
             v.x += w.x, v.y += w.y, v.z += w.z, v.w += w.w;
         }

@@ -5,7 +5,7 @@
 #include "kernels/cuda/group.cuh"
 
 extern "C" {
-#include "kernels/cpu/reduce_plan.h"
+#include "kernels/reduce_plan.h"
 }
 
 #include <type_traits>

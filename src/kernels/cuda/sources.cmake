@@ -5,6 +5,6 @@ set(SHOAL_CUDA_KERNELS
     small_cnn.cu step.cu
     fedavg_cnn.cu fedavg_cnn_linear.cu fedavg_cnn_score.cu fedavg_cnn_conv2.cu fedavg_cnn_conv2_input.cu fedavg_cnn_conv2_weights.cu)
 # What the CPU's kernels check on the host, with the same error texts.
-set(SHOAL_CUDA_CHECKS ../cpu/dtype.c ../cpu/iter.c ../cpu/reduce_plan.c)
+set(SHOAL_CUDA_CHECKS ../cpu/dtype.c ../cpu/iter.c ../reduce_plan.c)
 list(TRANSFORM SHOAL_CUDA_KERNELS PREPEND ${CMAKE_CURRENT_LIST_DIR}/)
 list(TRANSFORM SHOAL_CUDA_CHECKS PREPEND ${CMAKE_CURRENT_LIST_DIR}/)

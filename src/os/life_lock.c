@@ -1,4 +1,4 @@
-#include "os/hold.h"
+#include "os/life_lock.h"
 
 #include "os/fd.h"
 #include "os/memory.h"
@@ -22,7 +22,7 @@ static void close_description(void)
     description = -1;
 }
 
-bool sh_hold_take(int fd, uint64_t byte)
+bool sh_life_lock_take(int fd, uint64_t byte)
 {
     char path[40];
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_start = (off_t)byte, .l_len = 1};
@@ -48,7 +48,7 @@ bool sh_hold_take(int fd, uint64_t byte)
     return true;
 }
 
-void sh_hold_drop(void)
+void sh_life_lock_drop(void)
 {
     if (page != NULL) {
         munmap(page, PAGE);
@@ -57,7 +57,7 @@ void sh_hold_drop(void)
     close_description();
 }
 
-void sh_hold_inherited(void)
+void sh_life_lock_after_fork(void)
 {
     page = NULL;
     close_description();

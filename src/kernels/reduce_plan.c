@@ -1,4 +1,4 @@
-#include "kernels/cpu/reduce_plan.h"
+#include "kernels/reduce_plan.h"
 
 #include "base/error.h"
 

@@ -1,6 +1,6 @@
 /* Philox4x32-10: ten rounds over a counter of four words. Compiled for a card, too. */
-#ifndef SH_KERNELS_CPU_PHILOX_H
-#define SH_KERNELS_CPU_PHILOX_H
+#ifndef SH_KERNELS_PHILOX_H
+#define SH_KERNELS_PHILOX_H
 
 #include "kernels/both.h"
 

@@ -1,6 +1,6 @@
 /* Splits the dimensions of a reduction into those that are kept and those that are reduced. Strides count elements. */
-#ifndef SH_KERNELS_CPU_REDUCE_PLAN_H
-#define SH_KERNELS_CPU_REDUCE_PLAN_H
+#ifndef SH_KERNELS_REDUCE_PLAN_H
+#define SH_KERNELS_REDUCE_PLAN_H
 
 #include "kernels/reduce.h"
 

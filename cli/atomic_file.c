@@ -1,4 +1,4 @@
-#include "cli/aside.h"
+#include "cli/atomic_file.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 /* Creates the file without a name, or with one if the file system cannot do that. Returns -1 and sets errno on failure. */
-static int create(cli_aside *a, const char *folder)
+static int create(cli_atomic_file *a, const char *folder)
 {
     int fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);
     if (fd >= 0 || (errno != EOPNOTSUPP && errno != EISDIR && errno != EINVAL)) {
@@ -22,37 +22,37 @@ static int create(cli_aside *a, const char *folder)
     return fd;
 }
 
-bool cli_aside_begin(cli_aside *aside, const char *target)
+bool cli_atomic_file_begin(cli_atomic_file *file, const char *target)
 {
     char text[PATH_MAX];
     struct stat there;
     uint64_t number;
-    *aside = (cli_aside){.file = NULL};
+    *file = (cli_atomic_file){.file = NULL};
     if (getrandom(&number, sizeof number, 0) != (ssize_t)sizeof number) {
         return false;
     }
-    int length = snprintf(aside->target, PATH_MAX, "%s", target);
-    memcpy(text, aside->target, sizeof text);
+    int length = snprintf(file->target, PATH_MAX, "%s", target);
+    memcpy(text, file->target, sizeof text);
     const char *folder = dirname(text);
-    if (length >= PATH_MAX || snprintf(aside->another, PATH_MAX, "%s/.shoal-%016" PRIx64, folder, number) >= PATH_MAX) {
+    if (length >= PATH_MAX || snprintf(file->another, PATH_MAX, "%s/.shoal-%016" PRIx64, folder, number) >= PATH_MAX) {
         errno = ENAMETOOLONG;
         return false;
     }
-    int fd = create(aside, folder);
+    int fd = create(file, folder);
     if (fd < 0) {
         return false;
     }
     if (stat(target, &there) == 0) {
         (void)!fchmod(fd, there.st_mode & 0777);
     }
-    aside->file = fdopen(fd, "w");
-    if (aside->file == NULL) {
+    file->file = fdopen(fd, "w");
+    if (file->file == NULL) {
         close(fd);
     }
-    return aside->file != NULL || cli_aside_end(aside, false, false);
+    return file->file != NULL || cli_atomic_file_end(file, false, false);
 }
 
-static bool put_in_place(cli_aside *a, bool sync)
+static bool put_in_place(cli_atomic_file *a, bool sync)
 {
     char self[64];
     int fd = fileno(a->file);
@@ -64,15 +64,15 @@ static bool put_in_place(cli_aside *a, bool sync)
     return a->named && rename(a->another, a->target) == 0;
 }
 
-bool cli_aside_end(cli_aside *aside, bool sync, bool good)
+bool cli_atomic_file_end(cli_atomic_file *file, bool sync, bool good)
 {
-    good = good && put_in_place(aside, sync);
+    good = good && put_in_place(file, sync);
     int why = errno;
-    if (!good && aside->named) {
-        unlink(aside->another);
+    if (!good && file->named) {
+        unlink(file->another);
     }
-    if (aside->file != NULL) {
-        fclose(aside->file);
+    if (file->file != NULL) {
+        fclose(file->file);
     }
     errno = why;
     return good;

@@ -1,5 +1,5 @@
 /* The random functions that run on the host only. */
-#include "kernels/cpu/philox.h"
+#include "kernels/philox.h"
 
 #include "kernels/random.h"
 
