@@ -11,7 +11,7 @@
  * has no heap. Its mapping is replaced by one without access, so that a pointer faults instead of reading what now
  * belongs to another process, and calls return SHOAL_EFORK.
  *
- * The parent is not told whether a plain fork succeeded, nor its child's pid. It uses a pipe (os/child_pipe.h), whose write end
+ * The parent is not told whether a plain fork succeeded, nor its child's pid. It uses a pipe (os/alive_pipe.h), whose write end
  * the child closes only after it has taken its slot. So if the pipe is closed and nobody has taken the slot, nobody will: the
  * fork failed, or the child was killed too early. The reservation is undone at once, or by the next fork, sweep or
  * wait. A stopped child keeps it, for any time. Without a pipe (no fds left, or the program closed it), a reservation
@@ -26,7 +26,7 @@
  */
 #include "base/fork.h"
 #include "base/clock.h"
-#include "os/child_pipe.h"
+#include "os/alive_pipe.h"
 #include "os/life_lock.h"
 #include "os/memory.h"
 #include "os/pid.h"
@@ -59,7 +59,7 @@ typedef struct reservation {
     uint32_t slot;
     uint64_t generation;
     int64_t since;
-    sh_child_pipe pipe;
+    sh_alive_pipe pipe;
 } reservation;
 
 static reservation pending[PENDING_MAX];
@@ -75,9 +75,9 @@ static bool is_taken(const reservation *r)
  * closes the pipe. */
 static bool has_no_child(const reservation *r)
 {
-    sh_child_pipe_state state = sh_child_pipe_check(&r->pipe);
-    return state == SH_CHILD_PIPE_CLOSED ||
-           (state == SH_CHILD_PIPE_UNKNOWN && sh_now() - r->since > sh_fork_adopt_limit);
+    sh_alive_pipe_state state = sh_alive_pipe_check(&r->pipe);
+    return state == SH_ALIVE_PIPE_CLOSED ||
+           (state == SH_ALIVE_PIPE_UNKNOWN && sh_now() - r->since > sh_fork_adopt_limit);
 }
 
 /* Returns true if there is nothing left to wait for. The cancel does nothing to a slot that was taken meanwhile. */
@@ -89,7 +89,7 @@ static bool settle(reservation *r)
         }
         sh_slot_cancel(r->slot, r->generation);
     }
-    sh_child_pipe_close_read(&r->pipe);
+    sh_alive_pipe_close_read(&r->pipe);
     return true;
 }
 
@@ -118,7 +118,7 @@ void sh_forks_await(void)
 void sh_forks_forget(void)
 {
     for (size_t i = 0; i < pending_count; i++) {
-        sh_child_pipe_close_read(&pending[i].pipe);
+        sh_alive_pipe_close_read(&pending[i].pipe);
     }
     pending_count = 0;
 }
@@ -140,7 +140,7 @@ static bool reserve_for_fork(sh_ctx *c)
     }
     reservation *r = &pending[pending_count++];
     *r = (reservation){.slot = plan.slot, .generation = plan.generation, .since = sh_now()};
-    sh_child_pipe_open(&r->pipe);
+    sh_alive_pipe_open(&r->pipe);
     return true;
 }
 
@@ -166,7 +166,7 @@ void sh_world_fork_parent(void)
     if (plan.given) {
         int number = errno; /* of a fork that failed */
         reservation *r = &pending[pending_count - 1];
-        sh_child_pipe_close_write(&r->pipe);
+        sh_alive_pipe_close_write(&r->pipe);
         pending_count -= settle(r); /* there is no child, or it was very fast */
         errno = number;
     }
@@ -178,7 +178,7 @@ void sh_world_fork_child(void)
 {
     bool ours = sh_fork_has(SH_FORK_WORLD); /* if not, the plan belongs to another thread */
     bool plain = plan.kind == PLAIN || !ours, given = plan.given && ours;
-    sh_child_pipe pipe = given ? pending[pending_count - 1].pipe : (sh_child_pipe){.read_end = -1, .write_end = -1};
+    sh_alive_pipe pipe = given ? pending[pending_count - 1].pipe : (sh_alive_pipe){.read_end = -1, .write_end = -1};
     plan.kind = PLAIN;
     plan.given = false;
     if (ours) {
@@ -200,7 +200,7 @@ void sh_world_fork_child(void)
     } else if (plain) {
         sh_memory_hide(sh_the_world.base, sh_the_world.size);
     }
-    sh_child_pipe_close_write(&pipe); /* this process has its slot now, or will never have it */
+    sh_alive_pipe_close_write(&pipe); /* this process has its slot now, or will never have it */
 }
 
 /* ---- forks of the library ---- */
