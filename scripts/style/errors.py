@@ -33,7 +33,7 @@ def match_bracket(text, start):
 
 
 def functions(text):
-    """(begin, end) of each function body, those that a macro defines too. text has no comments and no strings."""
+    """(begin, end) of each function's parameters and body, those that a macro defines too. text is code only."""
     at = text.find("{")
     while at >= 0:
         before = text[:at].rstrip()
@@ -42,7 +42,7 @@ def functions(text):
         else:
             end = match_bracket(text, at)
             if before.endswith(")"):
-                yield at, end
+                yield text.rfind("(", 0, at), end
         at = text.find("{", end)
 
 
@@ -57,10 +57,14 @@ def split(text, mark):
     return parts + [text[begin:]]
 
 
-def is_ok(condition):
-    """Whether the condition demands that a variable is SHOAL_OK."""
+def is_local(function, name):
+    return re.search(rf"\bshoal_err\b[^;{{}}]*\b{name}\b", function) is not None
+
+
+def is_ok(function, condition):
+    """Whether the condition demands that a variable of the function is SHOAL_OK."""
     found = (TEST.fullmatch(part.strip()) for part in split(condition, "&&"))
-    return any(match and match.group(2) == "=" for match in found)
+    return any(match and match.group(2) == "=" and is_local(function, match.group(1)) for match in found)
 
 
 def end_of_statement(text, at):
@@ -83,7 +87,7 @@ def rungs(body):
         condition = body[branch.end():after - 1]
         if branch.group(1) == "for":
             condition = (split(condition, ";") + [""])[1]
-        if is_ok(condition):
+        if is_ok(body, condition):
             end = end_of_statement(body, branch.start())
             yield branch.start(), end, end != end_of_statement(body, after)
 
@@ -93,20 +97,20 @@ def skipped_steps(body):
     for test in TEST.finditer(body):
         rest = re.compile(r"[^?;,{}]*").match(body, test.end()).group()
         question = test.end() + len(rest)
-        if not body.startswith("?", question) or rest.count("(") != rest.count(")"):
+        if not is_local(body, test.group(1)) or not body.startswith("?", question) or rest.count("(") != rest.count(")"):
             continue
         end, depth = question, 0
         while end < len(body) and depth >= 0 and not (depth == 0 and body[end] in ",;"):
             depth += (body[end] in OPEN) - (body[end] in CLOSE)
             end += 1
-        branches = split(body[question + 1:end - (depth < 0)], ":")
-        values = [branch.strip() for branch in branches]
-        if any(value in (test.group(1), "NULL") for value in values) and any(CALL.search(value) for value in values):
+        values = [value.strip() for value in split(body[question + 1:end - (depth < 0)].rstrip(";,"), ":")]
+        good, bad = (values[:1], values[1:]) if test.group(2) == "=" else (values[1:], values[:1])
+        if any(value in (test.group(1), "NULL") for value in bad) and any(CALL.search(value) for value in good):
             yield test.start()
 
 
 def findings(name, text):
-    """(line, text) of each finding in a file, whose text has no comments and no strings."""
+    """(line, text) of each finding in a file, whose text is code only: comments and strings are blank."""
     if not name.startswith(FOLDERS) or name.startswith(EXEMPT):
         return
     text = text.replace("\\\n", " \n")
@@ -122,7 +126,7 @@ def findings(name, text):
         if found:
             first, last, has_else = max(found, key=lambda rung: rung[1])
             rest = body[last:].replace("}", "").strip()
-            if not has_else and re.fullmatch(r"(return\b[^;()]*;)?", rest):
+            if not has_else and re.fullmatch(r"(return( \w+| \w+ == SHOAL_OK \?[^;()]*)?;)?", rest):
                 yield line(begin + first), "nothing is undone after this step: return at once (SH_TRY)"
         for at in skipped_steps(body):
             yield line(begin + at), "a step in a conditional expression: return at once (SH_TRY), or write an if"
@@ -149,6 +153,8 @@ PLANTS = {
         "void *g(void)\n{\n    if (a() == SHOAL_OK) {\n        b();\n    }\n    return err == SHOAL_OK ? x : NULL;\n}\n"
         "PyObject *h(void)\n{\n    shoal_err err = a();\n    return err == SHOAL_OK ? to_python(x) : raise(err);\n}\n"
         "shoal_err i(void)\n{\n    if (err == SHOAL_OK) {\n        keep();\n    } else {\n        undo();\n    }\n    return err;\n}\n"
-        "shoal_err j(void)\n{\n    if (err == SHOAL_OK || err == SHOAL_END) {\n        a();\n    }\n    return err;\n}\n",
+        "shoal_err j(void)\n{\n    if (err == SHOAL_OK || err == SHOAL_END) {\n        a();\n    }\n    return err;\n}\n"
+        "shoal_err k(void)\n{\n    shoal_err err = a();\n    if (err == SHOAL_OK) {\n        b();\n    }\n    return err == SHOAL_ECLOSED ? SHOAL_OK : err;\n}\n"
+        "void l(shoal_err err)\n{\n    char *text = err != SHOAL_OK ? strdup(x) : NULL;\n    keep(text);\n}\n",
         []),
 }
