@@ -259,12 +259,17 @@ static bool is_unreadable(shoal_err err)
 static shoal_err list_tensors(listing *l)
 {
     shoal_err err = shoal_world_list(note_world, l);
-    for (size_t i = 0; err == SHOAL_OK && !l->no_memory && i < l->world_count; i++) {
+    if (err != SHOAL_OK) {
+        return err;
+    }
+    for (size_t i = 0; !l->no_memory && i < l->world_count; i++) {
         l->world = l->worlds[i];
         err = shoal_card_tensors_list_of(l->world, add_tensor, l);
-        err = is_unreadable(err) ? SHOAL_OK : err;
+        if (err != SHOAL_OK && !is_unreadable(err)) {
+            return err;
+        }
     }
-    return err;
+    return SHOAL_OK;
 }
 
 /* ---- the command ---- */

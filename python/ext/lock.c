@@ -115,10 +115,11 @@ static PyObject *answer(sync_lock *self, shoal_err err)
 shoal_err sync_give(sync_lock *self)
 {
     shoal_err err = unlock(self->shared.kind, self->shared.handle);
-    if (err == SHOAL_OK) {
-        self->forks = 0;
+    if (err != SHOAL_OK) {
+        return err;
     }
-    return err;
+    self->forks = 0;
+    return SHOAL_OK;
 }
 
 uint32_t sync_depth(sync_lock *self)

@@ -185,8 +185,8 @@ static shoal_err deposit(walk *w, const sh_edge *e, shoal_tensor *g, bool steal)
         return e->leaf->hooks ? add_to_hooked(w, e->leaf, g) : add_to_leaf(e->leaf, g, steal);
     }
     sh_node *node = e->node;
-    shoal_err err = node->queued ? SHOAL_OK : push(w, node); /* first: cleanup covers queued nodes only */
-    return err == SHOAL_OK ? add_to_sum(&node->grad[e->output], &node->grad_is_ours[e->output], g) : err;
+    SH_TRY(node->queued ? SHOAL_OK : push(w, node)); /* first: cleanup covers queued nodes only */
+    return add_to_sum(&node->grad[e->output], &node->grad_is_ours[e->output], g);
 }
 
 /* ---- called by the backward of an op ---- */
@@ -350,8 +350,8 @@ static shoal_err visit(walk *w, sh_node *node)
             "backward a second time through %s, whose record is gone; keep the record with shoal_backward_with",
             node->op->name);
     }
-    shoal_err err = check_saved(node);
-    for (int i = 0; err == SHOAL_OK && i < node->out_count; i++) {
+    SH_TRY(check_saved(node));
+    for (int i = 0; i < node->out_count; i++) {
         if (node->hooks[i] && node->grad[i]) {
             shoal_tensor *g = run_hooks(node->hooks[i], node->grad[i]);
             if (!g) {
@@ -364,10 +364,7 @@ static shoal_err visit(walk *w, sh_node *node)
         }
     }
     sh_back back = {.walk = w, .node = node, .kernels = node->device->kernels(), .exec = node->device->exec()};
-    if (err == SHOAL_OK) {
-        err = back.exec ? node->op->backward(&back) : shoal_last_error();
-    }
-    return err;
+    return back.exec ? node->op->backward(&back) : shoal_last_error();
 }
 
 static void forget_grads(sh_node *node)

@@ -35,16 +35,13 @@ static shoal_err common_dtype(const sh_call *c, int i, int j, shoal_dtype *out)
 static shoal_err pair_shape(sh_call *c, bool floats_only, bool with_bool, bool gives_bool)
 {
     shoal_dtype dtype = SHOAL_F32;
-    shoal_err err = common_dtype(c, 0, 1, &dtype);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(common_dtype(c, 0, 1, &dtype));
     bool known = floats_only ? sh_dtype_is_wide_float(dtype) : is_number(dtype) || (with_bool && dtype == SHOAL_B8);
     if (!known) {
         return sh_fail(SHOAL_ETYPE, "%s does not support %s; convert with shoal_to", c->op->name,
                        shoal_dtype_name(dtype));
     }
-    err = sh_shape_broadcast(&c->shape[0], c->op->name, c->in[0], c->in[1]);
+    shoal_err err = sh_shape_broadcast(&c->shape[0], c->op->name, c->in[0], c->in[1]);
     c->shape[0].dtype = gives_bool ? SHOAL_B8 : dtype;
     return err;
 }
@@ -94,8 +91,8 @@ static shoal_tensor *operand(shoal_tensor *t, shoal_dtype dtype)
 static shoal_err binary(sh_call *c, sh_binary_op op)
 {
     shoal_dtype dtype = SHOAL_F32;
-    shoal_err err = common_dtype(c, 0, 1, &dtype);
-    shoal_tensor *a = err == SHOAL_OK ? operand(c->in[0], dtype) : NULL;
+    SH_TRY(common_dtype(c, 0, 1, &dtype));
+    shoal_tensor *a = operand(c->in[0], dtype);
     shoal_tensor *b = a ? operand(c->in[1], dtype) : NULL;
     if (!b) {
         return shoal_last_error();
@@ -107,15 +104,15 @@ static shoal_err binary(sh_call *c, sh_binary_op op)
 
 static shoal_err save_both(sh_call *c)
 {
-    shoal_err err = sh_call_save_in(c, 0);
-    return err == SHOAL_OK ? sh_call_save_in(c, 1) : err;
+    SH_TRY(sh_call_save_in(c, 0));
+    return sh_call_save_in(c, 1);
 }
 
 /* Saves the operands that backward of a product or quotient reads: the gradient of one needs the other. */
 static shoal_err save_factors(sh_call *c, bool second)
 {
-    shoal_err err = sh_call_save_in_if(c, 0, c->need[1]);
-    return err == SHOAL_OK ? sh_call_save_in_if(c, 1, second) : err;
+    SH_TRY(sh_call_save_in_if(c, 0, c->need[1]));
+    return sh_call_save_in_if(c, 1, second);
 }
 
 /* Returns a saved operand in the dtype of the gradient. */
@@ -145,8 +142,8 @@ static shoal_err add_forward(sh_call *c)
 
 static shoal_err add_backward(sh_back *b)
 {
-    shoal_err err = sh_back_give(b, 0, sh_back_grad(b, 0));
-    return err == SHOAL_OK ? sh_back_give(b, 1, sh_back_grad(b, 0)) : err;
+    SH_TRY(sh_back_give(b, 0, sh_back_grad(b, 0)));
+    return sh_back_give(b, 1, sh_back_grad(b, 0));
 }
 
 const sh_op sh_op_add = {"add", SH_OP_COMPUTES, numbers_shape, add_forward, add_backward};
@@ -160,8 +157,8 @@ static shoal_err sub_forward(sh_call *c)
 
 static shoal_err sub_backward(sh_back *b)
 {
-    shoal_err err = sh_back_give(b, 0, sh_back_grad(b, 0));
-    return err == SHOAL_OK && sh_back_needs(b, 1) ? sh_back_give(b, 1, shoal_neg(sh_back_grad(b, 0))) : err;
+    SH_TRY(sh_back_give(b, 0, sh_back_grad(b, 0)));
+    return sh_back_needs(b, 1) ? sh_back_give(b, 1, shoal_neg(sh_back_grad(b, 0))) : SHOAL_OK;
 }
 
 const sh_op sh_op_sub = {"sub", SH_OP_COMPUTES, numbers_shape, sub_forward, sub_backward};
@@ -171,11 +168,9 @@ PUBLIC_IN_PLACE(sub)
 static shoal_err add_scaled_shape(sh_call *c)
 {
     const shoal_tensor *a = c->in[0];
-    shoal_err err = sh_factor_check("add_scaled", a->dtype, c->a.d[0]);
-    if (err == SHOAL_OK) {
-        err = numbers_shape(c);
-    }
-    return err == SHOAL_OK ? sh_shape_init(&c->shape[0], a->dtype, c->shape[0].ndim, c->shape[0].shape) : err;
+    SH_TRY(sh_factor_check("add_scaled", a->dtype, c->a.d[0]));
+    SH_TRY(numbers_shape(c));
+    return sh_shape_init(&c->shape[0], a->dtype, c->shape[0].ndim, c->shape[0].shape);
 }
 
 static shoal_err add_scaled_forward(sh_call *c)
@@ -190,10 +185,9 @@ static shoal_err add_scaled_forward(sh_call *c)
 
 static shoal_err add_scaled_backward(sh_back *b)
 {
-    shoal_err err = sh_back_give(b, 0, sh_back_grad(b, 0));
-    return err == SHOAL_OK && sh_back_needs(b, 1)
-               ? sh_back_give(b, 1, shoal_mul_scalar(sh_back_grad(b, 0), sh_back_attrs(b)->d[0]))
-               : err;
+    SH_TRY(sh_back_give(b, 0, sh_back_grad(b, 0)));
+    return sh_back_needs(b, 1) ? sh_back_give(b, 1, shoal_mul_scalar(sh_back_grad(b, 0), sh_back_attrs(b)->d[0]))
+                               : SHOAL_OK;
 }
 
 const sh_op sh_op_add_scaled = {"add_scaled", SH_OP_COMPUTES, add_scaled_shape, add_scaled_forward,
@@ -208,18 +202,17 @@ shoal_tensor *shoal_add_scaled_(shoal_tensor *a, shoal_tensor *b, double scale)
 
 static shoal_err mul_forward(sh_call *c)
 {
-    shoal_err err = save_factors(c, c->need[0]);
-    return err == SHOAL_OK ? binary(c, SH_BINARY_MUL) : err;
+    SH_TRY(save_factors(c, c->need[0]));
+    return binary(c, SH_BINARY_MUL);
 }
 
 static shoal_err mul_backward(sh_back *b)
 {
     shoal_tensor *g = sh_back_grad(b, 0);
-    shoal_err err = SHOAL_OK;
     if (sh_back_needs(b, 0)) {
-        err = sh_back_give(b, 0, shoal_mul(g, saved_as(b, 1)));
+        SH_TRY(sh_back_give(b, 0, shoal_mul(g, saved_as(b, 1))));
     }
-    return err == SHOAL_OK && sh_back_needs(b, 1) ? sh_back_give(b, 1, shoal_mul(g, saved_as(b, 0))) : err;
+    return sh_back_needs(b, 1) ? sh_back_give(b, 1, shoal_mul(g, saved_as(b, 0))) : SHOAL_OK;
 }
 
 const sh_op sh_op_mul = {"mul", SH_OP_COMPUTES, numbers_shape, mul_forward, mul_backward};
@@ -228,23 +221,22 @@ PUBLIC_IN_PLACE(mul)
 
 static shoal_err div_forward(sh_call *c)
 {
-    shoal_err err = save_factors(c, true);
-    return err == SHOAL_OK ? binary(c, SH_BINARY_DIV) : err;
+    SH_TRY(save_factors(c, true));
+    return binary(c, SH_BINARY_DIV);
 }
 
 /* d/da = g / b, d/db = -g · (a / b) / b, because b² could overflow. */
 static shoal_err div_backward(sh_back *b)
 {
     shoal_tensor *g = sh_back_grad(b, 0), *y = saved_as(b, 1);
-    shoal_err err = SHOAL_OK;
     if (sh_back_needs(b, 0)) {
-        err = sh_back_give(b, 0, shoal_div(g, y));
+        SH_TRY(sh_back_give(b, 0, shoal_div(g, y)));
     }
-    if (err == SHOAL_OK && sh_back_needs(b, 1)) {
+    if (sh_back_needs(b, 1)) {
         shoal_tensor *quotient = shoal_div(saved_as(b, 0), y);
-        err = sh_back_give(b, 1, shoal_neg(shoal_mul(g, shoal_div(quotient, y))));
+        SH_TRY(sh_back_give(b, 1, shoal_neg(shoal_mul(g, shoal_div(quotient, y)))));
     }
-    return err;
+    return SHOAL_OK;
 }
 
 const sh_op sh_op_div = {"div", SH_OP_COMPUTES, numbers_shape, div_forward, div_backward};
@@ -253,11 +245,9 @@ PUBLIC_IN_PLACE(div)
 
 static shoal_err pow_forward(sh_call *c)
 {
-    shoal_err err = save_both(c);
-    if (err == SHOAL_OK) {
-        err = binary(c, SH_BINARY_POW);
-    }
-    return err == SHOAL_OK ? sh_call_save_out(c, 0) : err;
+    SH_TRY(save_both(c));
+    SH_TRY(binary(c, SH_BINARY_POW));
+    return sh_call_save_out(c, 0);
 }
 
 /* d/da = g · b · a^(b-1), 0 where b is 0; d/db = g · a^b · log a, 0 where a is 0 and b >= 0. */
@@ -265,16 +255,15 @@ static shoal_err pow_backward(sh_back *b)
 {
     shoal_tensor *g = sh_back_grad(b, 0), *x = saved_as(b, 0), *y = saved_as(b, 1), *z = sh_back_saved(b, 2);
     shoal_tensor *zero = sh_op_scalar_on(g, 0);
-    shoal_err err = SHOAL_OK;
     if (sh_back_needs(b, 0)) {
         shoal_tensor *dx = shoal_mul(g, shoal_mul(y, shoal_pow(x, shoal_add_scalar(y, -1))));
-        err = sh_back_give(b, 0, shoal_where(shoal_eq(y, zero), zero, dx));
+        SH_TRY(sh_back_give(b, 0, shoal_where(shoal_eq(y, zero), zero, dx)));
     }
-    if (err == SHOAL_OK && sh_back_needs(b, 1)) {
+    if (sh_back_needs(b, 1)) {
         shoal_tensor *flat = shoal_logical_and(shoal_eq(x, zero), shoal_ge(y, zero));
-        err = sh_back_give(b, 1, shoal_where(flat, zero, shoal_mul(g, shoal_mul(z, shoal_log(x)))));
+        SH_TRY(sh_back_give(b, 1, shoal_where(flat, zero, shoal_mul(g, shoal_mul(z, shoal_log(x))))));
     }
-    return err;
+    return SHOAL_OK;
 }
 
 const sh_op sh_op_pow = {"pow", SH_OP_COMPUTES, floats_shape, pow_forward, pow_backward};
@@ -287,17 +276,16 @@ static shoal_err extreme_backward(sh_back *b, shoal_tensor *(*wins)(shoal_tensor
     shoal_tensor *g = sh_back_grad(b, 0), *x = saved_as(b, 0), *y = saved_as(b, 1);
     shoal_tensor *zero = sh_op_scalar_on(g, 0);
     shoal_tensor *shared = shoal_where(shoal_eq(x, y), shoal_mul_scalar(g, 0.5), g);
-    shoal_err err = SHOAL_OK;
     if (sh_back_needs(b, 0)) {
-        err = sh_back_give(b, 0, shoal_where(wins(y, x), zero, shared));
+        SH_TRY(sh_back_give(b, 0, shoal_where(wins(y, x), zero, shared)));
     }
-    return err == SHOAL_OK && sh_back_needs(b, 1) ? sh_back_give(b, 1, shoal_where(wins(x, y), zero, shared)) : err;
+    return sh_back_needs(b, 1) ? sh_back_give(b, 1, shoal_where(wins(x, y), zero, shared)) : SHOAL_OK;
 }
 
 static shoal_err maximum_forward(sh_call *c)
 {
-    shoal_err err = save_both(c);
-    return err == SHOAL_OK ? binary(c, SH_BINARY_MAX) : err;
+    SH_TRY(save_both(c));
+    return binary(c, SH_BINARY_MAX);
 }
 
 static shoal_err maximum_backward(sh_back *b)
@@ -310,8 +298,8 @@ PUBLIC(maximum)
 
 static shoal_err minimum_forward(sh_call *c)
 {
-    shoal_err err = save_both(c);
-    return err == SHOAL_OK ? binary(c, SH_BINARY_MIN) : err;
+    SH_TRY(save_both(c));
+    return binary(c, SH_BINARY_MIN);
 }
 
 static shoal_err minimum_backward(sh_back *b)
@@ -349,26 +337,22 @@ static shoal_err where_shape(sh_call *c)
     if (c->in[0]->dtype != SHOAL_B8) {
         return sh_fail(SHOAL_ETYPE, "where: the condition is %s, it must be bool", shoal_dtype_name(c->in[0]->dtype));
     }
-    shoal_err err = common_dtype(c, 1, 2, &dtype);
+    SH_TRY(common_dtype(c, 1, 2, &dtype));
     sh_shape both;
-    if (err == SHOAL_OK) {
-        err = sh_shape_broadcast(&both, c->op->name, c->in[1], c->in[2]);
+    SH_TRY(sh_shape_broadcast(&both, c->op->name, c->in[1], c->in[2]));
+    shoal_tensor values = {.ndim = (int8_t)both.ndim};
+    for (int d = 0; d < both.ndim; d++) {
+        values.shape[d] = both.shape[d];
     }
-    if (err == SHOAL_OK) {
-        shoal_tensor values = {.ndim = (int8_t)both.ndim};
-        for (int d = 0; d < both.ndim; d++) {
-            values.shape[d] = both.shape[d];
-        }
-        err = sh_shape_broadcast(&c->shape[0], c->op->name, c->in[0], &values);
-        c->shape[0].dtype = dtype;
-    }
+    shoal_err err = sh_shape_broadcast(&c->shape[0], c->op->name, c->in[0], &values);
+    c->shape[0].dtype = dtype;
     return err;
 }
 
 static shoal_err where_forward(sh_call *c)
 {
-    shoal_err err = sh_call_save_in(c, 0);
-    shoal_tensor *a = err == SHOAL_OK ? operand(c->in[1], c->out[0]->dtype) : NULL;
+    SH_TRY(sh_call_save_in(c, 0));
+    shoal_tensor *a = operand(c->in[1], c->out[0]->dtype);
     shoal_tensor *b = a ? operand(c->in[2], c->out[0]->dtype) : NULL;
     if (!b) {
         return shoal_last_error();
@@ -383,11 +367,10 @@ static shoal_err where_backward(sh_back *b)
 {
     shoal_tensor *g = sh_back_grad(b, 0), *condition = sh_back_saved(b, 0);
     shoal_tensor *zero = sh_op_scalar_on(g, 0);
-    shoal_err err = SHOAL_OK;
     if (sh_back_needs(b, 1)) {
-        err = sh_back_give(b, 1, shoal_where(condition, g, zero));
+        SH_TRY(sh_back_give(b, 1, shoal_where(condition, g, zero)));
     }
-    return err == SHOAL_OK && sh_back_needs(b, 2) ? sh_back_give(b, 2, shoal_where(condition, zero, g)) : err;
+    return sh_back_needs(b, 2) ? sh_back_give(b, 2, shoal_where(condition, zero, g)) : SHOAL_OK;
 }
 
 const sh_op sh_op_where = {"where", SH_OP_COMPUTES, where_shape, where_forward, where_backward};

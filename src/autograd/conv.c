@@ -80,10 +80,7 @@ static shoal_err conv_refuse(const sh_call *c, const char *why)
 /* Checks the inputs and returns the output's height and width. */
 static shoal_err check_conv(const sh_call *c, int64_t *out_h, int64_t *out_w)
 {
-    shoal_err err = check_conv_options(c);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(check_conv_options(c));
     if (!conv_fits(c)) {
         return conv_refuse(c, "x must be [N, C, H, W], w [O, C/groups, KH, KW], b [O], all f32 or all f64");
     }
@@ -100,10 +97,8 @@ static shoal_err check_conv(const sh_call *c, int64_t *out_h, int64_t *out_w)
 static shoal_err conv2d_shape(sh_call *c)
 {
     int64_t h = 0, w = 0;
-    shoal_err err = check_conv(c, &h, &w);
-    return err == SHOAL_OK
-               ? sh_shape_init(&c->shape[0], c->in[0]->dtype, SHOAL_SHAPE(c->in[0]->shape[0], c->in[1]->shape[0], h, w))
-               : err;
+    SH_TRY(check_conv(c, &h, &w));
+    return sh_shape_init(&c->shape[0], c->in[0]->dtype, SHOAL_SHAPE(c->in[0]->shape[0], c->in[1]->shape[0], h, w));
 }
 
 static void *ptr_or_null(const shoal_tensor *t)
@@ -113,17 +108,16 @@ static void *ptr_or_null(const shoal_tensor *t)
 
 static shoal_err save_x_w(sh_call *c)
 {
-    shoal_err err = sh_call_save_in(c, 0);
-    return err == SHOAL_OK ? sh_call_save_in(c, 1) : err;
+    SH_TRY(sh_call_save_in(c, 0));
+    return sh_call_save_in(c, 1);
 }
 
 static shoal_err conv2d_forward(sh_call *c)
 {
     sh_conv2d conv = conv_of(c->in[0], c->in[1], &c->a);
-    shoal_err err = save_x_w(c);
-    return err == SHOAL_OK ? c->kernels->conv->forward(c->exec, &conv, sh_tensor_ptr(c->in[0]), sh_tensor_ptr(c->in[1]),
-                                                       ptr_or_null(c->in[2]), sh_tensor_ptr(c->out[0]))
-                           : err;
+    SH_TRY(save_x_w(c));
+    return c->kernels->conv->forward(c->exec, &conv, sh_tensor_ptr(c->in[0]), sh_tensor_ptr(c->in[1]),
+                                     ptr_or_null(c->in[2]), sh_tensor_ptr(c->out[0]));
 }
 
 /* Where the kernels write: they overwrite x's gradient, and those of w and b or add to both. NULL if no gradient is
@@ -147,32 +141,29 @@ static shoal_err conv_targets(sh_back *b, conv_grads *out)
         return shoal_last_error();
     }
     out->overwrite = !add_w && !add_b;
-    shoal_err err = out->w && add_b && !add_w ? sh_tensor_fill(out->w, 0) : SHOAL_OK;
-    return err == SHOAL_OK && out->b && add_w && !add_b ? sh_tensor_fill(out->b, 0) : err;
+    SH_TRY(out->w && add_b && !add_w ? sh_tensor_fill(out->w, 0) : SHOAL_OK);
+    return out->b && add_w && !add_b ? sh_tensor_fill(out->b, 0) : SHOAL_OK;
 }
 
 static shoal_err conv_give(sh_back *b, const conv_grads *d)
 {
-    shoal_err err = d->x ? sh_back_give(b, 0, d->x) : SHOAL_OK;
-    if (err == SHOAL_OK && d->w) {
-        err = sh_back_give(b, 1, d->w);
+    SH_TRY(d->x ? sh_back_give(b, 0, d->x) : SHOAL_OK);
+    if (d->w) {
+        SH_TRY(sh_back_give(b, 1, d->w));
     }
-    return err == SHOAL_OK && d->b ? sh_back_give(b, 2, d->b) : err;
+    return d->b ? sh_back_give(b, 2, d->b) : SHOAL_OK;
 }
 
 static shoal_err conv2d_backward(sh_back *b)
 {
     shoal_tensor *x = sh_back_saved(b, 0), *w = sh_back_saved(b, 1), *g = shoal_contiguous(sh_back_grad(b, 0));
     conv_grads d;
-    shoal_err err = g ? conv_targets(b, &d) : shoal_last_error();
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(g ? conv_targets(b, &d) : shoal_last_error());
     sh_conv2d conv = conv_of(x, w, sh_back_attrs(b));
     conv.overwrite = d.overwrite;
-    err = sh_back_kernels(b)->conv->backward(sh_back_exec(b), &conv, sh_tensor_ptr(g), sh_tensor_ptr(x),
-                                             sh_tensor_ptr(w), ptr_or_null(d.x), ptr_or_null(d.w), ptr_or_null(d.b));
-    return err == SHOAL_OK ? conv_give(b, &d) : err;
+    SH_TRY(sh_back_kernels(b)->conv->backward(sh_back_exec(b), &conv, sh_tensor_ptr(g), sh_tensor_ptr(x),
+                                              sh_tensor_ptr(w), ptr_or_null(d.x), ptr_or_null(d.w), ptr_or_null(d.b)));
+    return conv_give(b, &d);
 }
 
 const sh_op sh_op_conv2d = {"conv2d", SH_OP_COMPUTES, conv2d_shape, conv2d_forward, conv2d_backward};
@@ -201,13 +192,12 @@ static shoal_err pool_relu_shape(sh_call *c)
     if (!(c->a.d[0] >= 0 && c->a.d[0] <= 1)) {
         return sh_fail(SHOAL_EINVAL, "%s: p is %g, not in [0, 1]", c->op->name, c->a.d[0]);
     }
-    shoal_err err = check_conv(c, &h, &w);
-    if (err == SHOAL_OK && (h < 2 || w < 2)) {
-        err = conv_refuse(c, "the output of the convolution is smaller than a 2x2 window");
+    SH_TRY(check_conv(c, &h, &w));
+    if (h < 2 || w < 2) {
+        return conv_refuse(c, "the output of the convolution is smaller than a 2x2 window");
     }
-    return err == SHOAL_OK ? sh_shape_init(&c->shape[0], c->in[0]->dtype,
-                                           SHOAL_SHAPE(c->in[0]->shape[0], c->in[1]->shape[0], h / 2, w / 2))
-                           : err;
+    return sh_shape_init(&c->shape[0], c->in[0]->dtype,
+                         SHOAL_SHAPE(c->in[0]->shape[0], c->in[1]->shape[0], h / 2, w / 2));
 }
 
 /* Returns the factor of each channel of each image: 0, or 1 / (1 - p). */
@@ -225,10 +215,7 @@ static shoal_err pool_relu_forward(sh_call *c)
 {
     const shoal_tensor *y = c->out[0];
     sh_conv2d conv = conv_of(c->in[0], c->in[1], &c->a);
-    shoal_err err = save_x_w(c);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(save_x_w(c));
     shoal_tensor *winner = sh_call_scratch(c, SHOAL_U8, y->ndim, y->shape), *drop = NULL;
     if (winner && c->a.d[0] > 0) {
         drop = draw_channels(c, y->shape[0], y->shape[1], c->a.d[0]);
@@ -247,16 +234,13 @@ static shoal_err pool_relu_backward(sh_back *b)
     shoal_tensor *drop = sh_back_attrs(b)->d[0] > 0 ? sh_back_saved(b, 3) : NULL;
     shoal_tensor *g = shoal_contiguous(sh_back_grad(b, 0));
     conv_grads d;
-    shoal_err err = g ? conv_targets(b, &d) : shoal_last_error();
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(g ? conv_targets(b, &d) : shoal_last_error());
     sh_conv2d conv = conv_of(x, w, sh_back_attrs(b));
     conv.overwrite = d.overwrite;
-    err = sh_back_kernels(b)->conv->pool_relu_backward(sh_back_exec(b), &conv, sh_tensor_ptr(g), sh_tensor_ptr(x),
-                                                       sh_tensor_ptr(w), ptr_or_null(drop), sh_tensor_ptr(winner),
-                                                       ptr_or_null(d.x), ptr_or_null(d.w), ptr_or_null(d.b));
-    return err == SHOAL_OK ? conv_give(b, &d) : err;
+    SH_TRY(sh_back_kernels(b)->conv->pool_relu_backward(sh_back_exec(b), &conv, sh_tensor_ptr(g), sh_tensor_ptr(x),
+                                                        sh_tensor_ptr(w), ptr_or_null(drop), sh_tensor_ptr(winner),
+                                                        ptr_or_null(d.x), ptr_or_null(d.w), ptr_or_null(d.b)));
+    return conv_give(b, &d);
 }
 
 const sh_op sh_op_conv2d_pool_relu = {"conv2d_pool_relu", SH_OP_COMPUTES, pool_relu_shape, pool_relu_forward,
@@ -331,9 +315,9 @@ static shoal_err pool_back(sh_back *b, sh_pool2d *pool, shoal_tensor **g, shoal_
 {
     sh_shape s;
     sh_back_shape(b, 0, &s);
-    shoal_err err = sh_shape_init(&s, s.dtype, s.ndim, s.shape);
+    SH_TRY(sh_shape_init(&s, s.dtype, s.ndim, s.shape));
     *pool = pool_of(s.dtype, s.shape, sh_back_attrs(b));
-    *g = err == SHOAL_OK ? shoal_contiguous(sh_back_grad(b, 0)) : NULL;
+    *g = shoal_contiguous(sh_back_grad(b, 0));
     *dx = *g ? sh_scope_add(sh_tensor_new(sh_tensor_device_of(*g), &s)) : NULL;
     return *dx ? SHOAL_OK : shoal_last_error();
 }
@@ -342,12 +326,10 @@ static shoal_err max_pool2d_backward(sh_back *b)
 {
     sh_pool2d pool;
     shoal_tensor *g, *dx;
-    shoal_err err = pool_back(b, &pool, &g, &dx);
-    if (err == SHOAL_OK) {
-        err = sh_back_kernels(b)->pool->max_backward(sh_back_exec(b), &pool, sh_tensor_ptr(g),
-                                                     sh_tensor_ptr(sh_back_saved(b, 0)), sh_tensor_ptr(dx));
-    }
-    return err == SHOAL_OK ? sh_back_give(b, 0, dx) : err;
+    SH_TRY(pool_back(b, &pool, &g, &dx));
+    SH_TRY(sh_back_kernels(b)->pool->max_backward(sh_back_exec(b), &pool, sh_tensor_ptr(g),
+                                                  sh_tensor_ptr(sh_back_saved(b, 0)), sh_tensor_ptr(dx)));
+    return sh_back_give(b, 0, dx);
 }
 
 const sh_op sh_op_max_pool2d = {"max_pool2d", SH_OP_COMPUTES, pool_shape, max_pool2d_forward, max_pool2d_backward};
@@ -362,11 +344,9 @@ static shoal_err avg_pool2d_backward(sh_back *b)
 {
     sh_pool2d pool;
     shoal_tensor *g, *dx;
-    shoal_err err = pool_back(b, &pool, &g, &dx);
-    if (err == SHOAL_OK) {
-        err = sh_back_kernels(b)->pool->avg_backward(sh_back_exec(b), &pool, sh_tensor_ptr(g), sh_tensor_ptr(dx));
-    }
-    return err == SHOAL_OK ? sh_back_give(b, 0, dx) : err;
+    SH_TRY(pool_back(b, &pool, &g, &dx));
+    SH_TRY(sh_back_kernels(b)->pool->avg_backward(sh_back_exec(b), &pool, sh_tensor_ptr(g), sh_tensor_ptr(dx)));
+    return sh_back_give(b, 0, dx);
 }
 
 const sh_op sh_op_avg_pool2d = {"avg_pool2d", SH_OP_COMPUTES, pool_shape, avg_pool2d_forward, avg_pool2d_backward};

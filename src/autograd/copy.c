@@ -86,11 +86,8 @@ shoal_tensor *shoal_tensor_to(shoal_tensor *a, shoal_device device)
 static shoal_err copy_shape(sh_call *c)
 {
     sh_shape both;
-    shoal_err err = sh_shape_broadcast(&both, "copy_", c->in[0], c->in[1]);
-    if (err == SHOAL_OK) {
-        err = sh_shape_init(&c->shape[0], c->in[0]->dtype, both.ndim, both.shape);
-    }
-    return err;
+    SH_TRY(sh_shape_broadcast(&both, "copy_", c->in[0], c->in[1]));
+    return sh_shape_init(&c->shape[0], c->in[0]->dtype, both.ndim, both.shape);
 }
 
 static shoal_err copy_forward(sh_call *c)
@@ -100,14 +97,13 @@ static shoal_err copy_forward(sh_call *c)
 
 static shoal_err copy_backward(sh_back *b)
 {
-    shoal_err err = SHOAL_OK;
     if (sh_back_needs(b, 0)) {
-        err = sh_back_give(b, 0, sh_scope_add(shoal_zeros_like(sh_back_grad(b, 0))));
+        SH_TRY(sh_back_give(b, 0, sh_scope_add(shoal_zeros_like(sh_back_grad(b, 0)))));
     }
     sh_shape s;
     sh_back_shape(b, 1, &s);
     /* converted before sh_back_give sums what was repeated, so that the sum has the precision of in[1] */
-    return err == SHOAL_OK && sh_back_needs(b, 1) ? sh_back_give(b, 1, shoal_to(sh_back_grad(b, 0), s.dtype)) : err;
+    return sh_back_needs(b, 1) ? sh_back_give(b, 1, shoal_to(sh_back_grad(b, 0), s.dtype)) : SHOAL_OK;
 }
 
 const sh_op sh_op_copy = {"copy_", SH_OP_COPIES, copy_shape, copy_forward, copy_backward};
@@ -149,8 +145,8 @@ shoal_err shoal_copy_later_(shoal_tensor *a, shoal_tensor *from)
 
 static shoal_err fill_shape(sh_call *c)
 {
-    shoal_err err = sh_number_check("fill_", c->in[0]->dtype, c->a.d[0]);
-    return err == SHOAL_OK ? clone_shape(c) : err;
+    SH_TRY(sh_number_check("fill_", c->in[0]->dtype, c->a.d[0]));
+    return clone_shape(c);
 }
 
 static shoal_err fill_forward(sh_call *c)

@@ -43,10 +43,10 @@ static shoal_err dropout_backward(sh_back *b)
     if (!dx) {
         return shoal_last_error();
     }
-    shoal_err err = sh_back_kernels(b)->random->dropout_backward(sh_back_exec(b), g->dtype, sh_tensor_ptr(dx),
-                                                                 sh_tensor_ptr(g), sh_tensor_ptr(sh_back_saved(b, 0)),
-                                                                 g->count, sh_back_attrs(b)->d[0]);
-    return err == SHOAL_OK ? sh_back_give(b, 0, dx) : err;
+    SH_TRY(sh_back_kernels(b)->random->dropout_backward(sh_back_exec(b), g->dtype, sh_tensor_ptr(dx), sh_tensor_ptr(g),
+                                                        sh_tensor_ptr(sh_back_saved(b, 0)), g->count,
+                                                        sh_back_attrs(b)->d[0]));
+    return sh_back_give(b, 0, dx);
 }
 
 const sh_op sh_op_dropout = {"dropout", SH_OP_COMPUTES, dropout_shape, dropout_forward, dropout_backward};
@@ -91,10 +91,10 @@ static shoal_err dropout2d_forward(sh_call *c)
         return shoal_last_error();
     }
     sh_random_key key = sh_generator_take(sh_random_blocks(SHOAL_F32, drop->count));
-    shoal_err err =
-        c->kernels->random->bernoulli(c->exec, key, drop->dtype, sh_tensor_ptr(drop), drop->count, 1 - p, 1 / (1 - p));
+    SH_TRY(
+        c->kernels->random->bernoulli(c->exec, key, drop->dtype, sh_tensor_ptr(drop), drop->count, 1 - p, 1 / (1 - p)));
     sh_view out = sh_tensor_view(c->out[0]), in = sh_tensor_view(x), scale = over_channels(drop, &out);
-    return err == SHOAL_OK ? c->kernels->elementwise->binary(c->exec, SH_BINARY_MUL, &out, &in, &scale) : err;
+    return c->kernels->elementwise->binary(c->exec, SH_BINARY_MUL, &out, &in, &scale);
 }
 
 static shoal_err dropout2d_backward(sh_back *b)
@@ -105,8 +105,8 @@ static shoal_err dropout2d_backward(sh_back *b)
         return shoal_last_error();
     }
     sh_view out = sh_tensor_view(dx), gv = sh_tensor_view(g), scale = over_channels(sh_back_saved(b, 0), &out);
-    shoal_err err = sh_back_kernels(b)->elementwise->binary(sh_back_exec(b), SH_BINARY_MUL, &out, &gv, &scale);
-    return err == SHOAL_OK ? sh_back_give(b, 0, dx) : err;
+    SH_TRY(sh_back_kernels(b)->elementwise->binary(sh_back_exec(b), SH_BINARY_MUL, &out, &gv, &scale));
+    return sh_back_give(b, 0, dx);
 }
 
 const sh_op sh_op_dropout2d = {"dropout2d", SH_OP_COMPUTES, dropout2d_shape, dropout2d_forward, dropout2d_backward};

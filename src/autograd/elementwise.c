@@ -23,14 +23,14 @@ static shoal_err check_arithmetic(const sh_call *c, bool floats_only)
 
 static shoal_err numbers_shape(sh_call *c)
 {
-    shoal_err err = check_arithmetic(c, false);
-    return err == SHOAL_OK ? same_shape(c) : err;
+    SH_TRY(check_arithmetic(c, false));
+    return same_shape(c);
 }
 
 static shoal_err floats_shape(sh_call *c)
 {
-    shoal_err err = check_arithmetic(c, true);
-    return err == SHOAL_OK ? same_shape(c) : err;
+    SH_TRY(check_arithmetic(c, true));
+    return same_shape(c);
 }
 
 static shoal_err unary(sh_call *c, sh_unary_op op)
@@ -54,16 +54,16 @@ static shoal_err chain(sh_back *b, sh_grad_op op, double p, double q)
         return shoal_last_error();
     }
     sh_view out = sh_tensor_view(dx), gv = sh_tensor_view(g), saved = sh_tensor_view(sh_back_saved(b, 0));
-    shoal_err err = sh_back_kernels(b)->elementwise->grad(sh_back_exec(b), op, &out, &gv, &saved, p, q);
-    return err == SHOAL_OK ? sh_back_give(b, 0, dx) : err;
+    SH_TRY(sh_back_kernels(b)->elementwise->grad(sh_back_exec(b), op, &out, &gv, &saved, p, q));
+    return sh_back_give(b, 0, dx);
 }
 
 /* An op whose gradient is g · f'(x) or g · f'(y): SAVE is in or out. */
 #define CHAINED(name, NAME, rule, SAVE)                                                                                \
     static shoal_err name##_forward(sh_call *c)                                                                        \
     {                                                                                                                  \
-        shoal_err err = sh_call_save_##SAVE(c, 0);                                                                     \
-        return err == SHOAL_OK ? unary(c, SH_UNARY_##NAME) : err;                                                      \
+        SH_TRY(sh_call_save_##SAVE(c, 0));                                                                             \
+        return unary(c, SH_UNARY_##NAME);                                                                              \
     }                                                                                                                  \
     static shoal_err name##_backward(sh_back *b)                                                                       \
     {                                                                                                                  \
@@ -155,8 +155,8 @@ shoal_tensor *shoal_logical_not(shoal_tensor *a)
 
 static shoal_err factor_shape(sh_call *c)
 {
-    shoal_err err = numbers_shape(c);
-    return err == SHOAL_OK ? sh_factor_check(c->op->name, c->in[0]->dtype, c->a.d[0]) : err;
+    SH_TRY(numbers_shape(c));
+    return sh_factor_check(c->op->name, c->in[0]->dtype, c->a.d[0]);
 }
 
 static shoal_err add_scalar_forward(sh_call *c)
@@ -205,8 +205,8 @@ shoal_tensor *shoal_mul_scalar_(shoal_tensor *a, double s)
 
 static shoal_err pow_scalar_forward(sh_call *c)
 {
-    shoal_err err = sh_call_save_in(c, 0);
-    return err == SHOAL_OK ? with_number(c, SH_SCALAR_POW, c->a.d[0], 0) : err;
+    SH_TRY(sh_call_save_in(c, 0));
+    return with_number(c, SH_SCALAR_POW, c->a.d[0], 0);
 }
 
 static shoal_err pow_scalar_backward(sh_back *b)
@@ -223,8 +223,8 @@ shoal_tensor *shoal_pow_scalar(shoal_tensor *a, double s)
 
 static shoal_err leaky_relu_forward(sh_call *c)
 {
-    shoal_err err = sh_call_save_in(c, 0);
-    return err == SHOAL_OK ? with_number(c, SH_SCALAR_LEAKY_RELU, c->a.d[0], 0) : err;
+    SH_TRY(sh_call_save_in(c, 0));
+    return with_number(c, SH_SCALAR_LEAKY_RELU, c->a.d[0], 0);
 }
 
 static shoal_err leaky_relu_backward(sh_back *b)
@@ -259,8 +259,8 @@ static shoal_err clamp_shape(sh_call *c)
 
 static shoal_err clamp_forward(sh_call *c)
 {
-    shoal_err err = sh_call_save_in(c, 0);
-    return err == SHOAL_OK ? with_number(c, SH_SCALAR_CLAMP, c->a.d[0], c->a.d[1]) : err;
+    SH_TRY(sh_call_save_in(c, 0));
+    return with_number(c, SH_SCALAR_CLAMP, c->a.d[0], c->a.d[1]);
 }
 
 static shoal_err clamp_backward(sh_back *b)

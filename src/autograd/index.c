@@ -49,10 +49,7 @@ static shoal_err cat_forward(sh_call *c)
     for (int i = 0; i < c->in_count; i++) {
         sh_view in = sh_tensor_view(c->in[i]);
         part.shape[dim] = in.shape[dim];
-        shoal_err err = c->kernels->elementwise->copy(c->exec, &part, &in);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(c->kernels->elementwise->copy(c->exec, &part, &in));
         part.data = (char *)part.data + (size_t)in.shape[dim] * step;
     }
     return SHOAL_OK;
@@ -65,10 +62,7 @@ static shoal_err cat_backward(sh_back *b)
     for (int i = 0; i < count; i++) {
         int64_t length = sh_back_attrs(b)->i[2 + i];
         if (sh_back_needs(b, i)) {
-            shoal_err err = sh_back_give(b, i, shoal_narrow(sh_back_grad(b, 0), dim, at, length));
-            if (err != SHOAL_OK) {
-                return err;
-            }
+            SH_TRY(sh_back_give(b, i, shoal_narrow(sh_back_grad(b, 0), dim, at, length)));
         }
         at += length;
     }
@@ -218,10 +212,9 @@ static shoal_err index_select_forward(sh_call *c)
     sh_shape s;
     sh_tensor_shape_of(c->in[0], &s);
     sh_index_shape around_dim = split_at_dim(&s, c->a.i[0], c->in[1]->count);
-    shoal_err err = sh_call_save_in(c, 1);
-    return err == SHOAL_OK ? c->kernels->index->select(c->exec, &around_dim, sh_tensor_ptr(c->out[0]),
-                                                       sh_tensor_ptr(c->in[0]), sh_tensor_ptr(c->in[1]))
-                           : err;
+    SH_TRY(sh_call_save_in(c, 1));
+    return c->kernels->index->select(c->exec, &around_dim, sh_tensor_ptr(c->out[0]), sh_tensor_ptr(c->in[0]),
+                                     sh_tensor_ptr(c->in[1]));
 }
 
 static shoal_err index_select_backward(sh_back *b)
@@ -234,9 +227,9 @@ static shoal_err index_select_backward(sh_back *b)
     sh_shape s;
     sh_back_shape(b, 0, &s);
     sh_index_shape around_dim = split_at_dim(&s, sh_back_attrs(b)->i[0], index->count);
-    shoal_err err = sh_back_kernels(b)->index->add(sh_back_exec(b), &around_dim, sh_tensor_ptr(da), sh_tensor_ptr(g),
-                                                   sh_tensor_ptr(index));
-    return err == SHOAL_OK ? sh_back_give(b, 0, da) : err;
+    SH_TRY(sh_back_kernels(b)->index->add(sh_back_exec(b), &around_dim, sh_tensor_ptr(da), sh_tensor_ptr(g),
+                                          sh_tensor_ptr(index)));
+    return sh_back_give(b, 0, da);
 }
 
 const sh_op sh_op_index_select = {"index_select", SH_OP_COMPUTES, index_select_shape, index_select_forward,
@@ -303,15 +296,15 @@ static shoal_err check_around(const sh_call *c, const shoal_tensor *a, const sho
 static shoal_err gather_shape(sh_call *c)
 {
     const shoal_tensor *index = c->in[1];
-    shoal_err err = check_around(c, c->in[0], index);
-    return err == SHOAL_OK ? sh_shape_init(&c->shape[0], c->in[0]->dtype, index->ndim, index->shape) : err;
+    SH_TRY(check_around(c, c->in[0], index));
+    return sh_shape_init(&c->shape[0], c->in[0]->dtype, index->ndim, index->shape);
 }
 
 static shoal_err gather_forward(sh_call *c)
 {
     sh_view out = sh_tensor_view(c->out[0]), a = sh_tensor_view(c->in[0]), index = sh_tensor_view(c->in[1]);
-    shoal_err err = sh_call_save_in(c, 1);
-    return err == SHOAL_OK ? c->kernels->index->gather(c->exec, (int32_t)c->a.i[0], &out, &a, &index) : err;
+    SH_TRY(sh_call_save_in(c, 1));
+    return c->kernels->index->gather(c->exec, (int32_t)c->a.i[0], &out, &a, &index);
 }
 
 static shoal_err gather_backward(sh_back *b)
@@ -338,37 +331,33 @@ shoal_tensor *shoal_gather(shoal_tensor *a, int dim, shoal_tensor *index)
 static shoal_err scatter_add_shape(sh_call *c)
 {
     const shoal_tensor *a = c->in[0], *index = c->in[1], *source = c->in[2];
-    shoal_err err = check_around(c, a, index);
-    if (err == SHOAL_OK &&
-        !(a->dtype == SHOAL_F32 || a->dtype == SHOAL_F64 || a->dtype == SHOAL_I64 || a->dtype == SHOAL_I32)) {
-        err = sh_fail(SHOAL_ETYPE, "scatter_add supports f32, f64, i64 and i32, not %s", shoal_dtype_name(a->dtype));
+    SH_TRY(check_around(c, a, index));
+    if (!(a->dtype == SHOAL_F32 || a->dtype == SHOAL_F64 || a->dtype == SHOAL_I64 || a->dtype == SHOAL_I32)) {
+        return sh_fail(SHOAL_ETYPE, "scatter_add supports f32, f64, i64 and i32, not %s", shoal_dtype_name(a->dtype));
     }
-    if (err == SHOAL_OK && (source->dtype != a->dtype || source->ndim != index->ndim ||
-                            memcmp(source->shape, index->shape, sizeof index->shape[0] * (size_t)index->ndim) != 0)) {
+    if (source->dtype != a->dtype || source->ndim != index->ndim ||
+        memcmp(source->shape, index->shape, sizeof index->shape[0] * (size_t)index->ndim) != 0) {
         sh_text ta, ts, ti;
-        err = sh_fail(SHOAL_EINVAL, "scatter_add into %s: source %s and index %s do not match", sh_tensor_text(&ta, a),
-                      sh_tensor_text(&ts, source), sh_tensor_text(&ti, index));
+        return sh_fail(SHOAL_EINVAL, "scatter_add into %s: source %s and index %s do not match", sh_tensor_text(&ta, a),
+                       sh_tensor_text(&ts, source), sh_tensor_text(&ti, index));
     }
-    return err == SHOAL_OK ? sh_shape_init(&c->shape[0], a->dtype, a->ndim, a->shape) : err;
+    return sh_shape_init(&c->shape[0], a->dtype, a->ndim, a->shape);
 }
 
 static shoal_err scatter_add_forward(sh_call *c)
 {
-    shoal_err err = sh_call_save_in(c, 1);
-    if (err == SHOAL_OK) {
-        err = sh_tensor_copy_data(c->out[0], c->in[0]);
-    }
+    SH_TRY(sh_call_save_in(c, 1));
+    SH_TRY(sh_tensor_copy_data(c->out[0], c->in[0]));
     sh_view out = sh_tensor_view(c->out[0]), index = sh_tensor_view(c->in[1]), source = sh_tensor_view(c->in[2]);
-    return err == SHOAL_OK ? c->kernels->index->scatter_add(c->exec, (int32_t)c->a.i[0], &out, &source, &index) : err;
+    return c->kernels->index->scatter_add(c->exec, (int32_t)c->a.i[0], &out, &source, &index);
 }
 
 static shoal_err scatter_add_backward(sh_back *b)
 {
     shoal_tensor *g = sh_back_grad(b, 0);
-    shoal_err err = sh_back_give(b, 0, g);
-    return err == SHOAL_OK && sh_back_needs(b, 2)
-               ? sh_back_give(b, 2, shoal_gather(g, (int)sh_back_attrs(b)->i[0], sh_back_saved(b, 0)))
-               : err;
+    SH_TRY(sh_back_give(b, 0, g));
+    return sh_back_needs(b, 2) ? sh_back_give(b, 2, shoal_gather(g, (int)sh_back_attrs(b)->i[0], sh_back_saved(b, 0)))
+                               : SHOAL_OK;
 }
 
 const sh_op sh_op_scatter_add = {"scatter_add", SH_OP_COMPUTES, scatter_add_shape, scatter_add_forward,

@@ -67,14 +67,16 @@ static shoal_err loss_backward(sh_back *b, const loss *l)
     if (mean && factor == 0) {
         g = shoal_mul_scalar(g, share);
     }
-    shoal_err err = g ? SHOAL_OK : shoal_last_error();
-    for (int i = 0; err == SHOAL_OK && i < 2; i++) {
+    if (!g) {
+        return shoal_last_error();
+    }
+    for (int i = 0; i < 2; i++) {
         if (sh_back_needs(b, i)) {
             shoal_tensor *d = i == 0 ? l->by_x(x, t) : l->by_target(x, t);
-            err = sh_back_give(b, i, shoal_mul(factor != 0 ? shoal_mul_scalar(d, factor) : d, g));
+            SH_TRY(sh_back_give(b, i, shoal_mul(factor != 0 ? shoal_mul_scalar(d, factor) : d, g)));
         }
     }
-    return err;
+    return SHOAL_OK;
 }
 
 #define LOSS(name, table)                                                                                              \

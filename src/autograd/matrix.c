@@ -31,10 +31,7 @@ static shoal_err matmul_shape(sh_call *c)
                        sh_tensor_text(&ta, a), sh_tensor_text(&tb, b));
     }
     sh_shape batch;
-    shoal_err err = batch_shape(c, &batch);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(batch_shape(c, &batch));
     int64_t shape[SHOAL_MAX_DIMS];
     memcpy(shape, batch.shape, sizeof shape);
     shape[batch.ndim] = a->shape[a->ndim - 2];
@@ -119,14 +116,13 @@ static shoal_err matmul_forward(sh_call *c)
 static shoal_err matmul_backward(sh_back *b)
 {
     shoal_tensor *g = sh_back_grad(b, 0), *x = sh_back_saved(b, 0), *y = sh_back_saved(b, 1);
-    shoal_err err = SHOAL_OK;
     if (sh_back_needs(b, 0)) {
-        err = sh_back_give(b, 0, shoal_matmul(g, shoal_transpose(y, -1, -2)));
+        SH_TRY(sh_back_give(b, 0, shoal_matmul(g, shoal_transpose(y, -1, -2))));
     }
-    if (err == SHOAL_OK && sh_back_needs(b, 1)) {
-        err = sh_back_give(b, 1, shoal_matmul(shoal_transpose(x, -1, -2), g));
+    if (sh_back_needs(b, 1)) {
+        SH_TRY(sh_back_give(b, 1, shoal_matmul(shoal_transpose(x, -1, -2), g)));
     }
-    return err;
+    return SHOAL_OK;
 }
 
 const sh_op sh_op_matmul = {"matmul", SH_OP_COMPUTES, matmul_shape, matmul_forward, matmul_backward};
@@ -167,8 +163,8 @@ shoal_err sh_back_give_product(sh_back *back, int input, sh_matrix a, sh_matrix 
         .alpha = 1,
         .accumulate = add,
     };
-    shoal_err err = sh_back_kernels(back)->matmul->matmul(sh_back_exec(back), &args);
-    return err == SHOAL_OK ? sh_back_give(back, input, target) : err;
+    SH_TRY(sh_back_kernels(back)->matmul->matmul(sh_back_exec(back), &args));
+    return sh_back_give(back, input, target);
 }
 
 /* ---- linear: in = x, w, b; x is contiguous; a.i[0]: relu ---- */
@@ -230,8 +226,8 @@ static shoal_err linear_forward(sh_call *c)
         .alpha = 1,
         .relu = relu,
     };
-    err = c->kernels->matmul->matmul(c->exec, &args);
-    return err == SHOAL_OK && relu ? sh_call_save_out(c, 0) : err;
+    SH_TRY(c->kernels->matmul->matmul(c->exec, &args));
+    return relu ? sh_call_save_out(c, 0) : SHOAL_OK;
 }
 
 /* Returns a contiguous tensor as a matrix of rows. */
@@ -260,8 +256,8 @@ static shoal_err linear_db(sh_back *b, shoal_tensor *g)
     sum.shape[0] = 1;
     sum.shape[1] = sum.strides[0] = out;
     sum.strides[1] = 1;
-    shoal_err err = sh_back_kernels(b)->reduce->reduce(sh_back_exec(b), SH_REDUCE_SUM, &sum, &rows);
-    return err == SHOAL_OK ? sh_back_give(b, 2, to) : err;
+    SH_TRY(sh_back_kernels(b)->reduce->reduce(sh_back_exec(b), SH_REDUCE_SUM, &sum, &rows));
+    return sh_back_give(b, 2, to);
 }
 
 static shoal_err linear_backward(sh_back *b)
@@ -273,10 +269,7 @@ static shoal_err linear_backward(sh_back *b)
             return shoal_last_error();
         }
         sh_view out = sh_tensor_view(cut), gv = sh_tensor_view(g), y = sh_tensor_view(sh_back_saved(b, 2));
-        shoal_err err = sh_back_kernels(b)->elementwise->grad(sh_back_exec(b), SH_GRAD_RELU, &out, &gv, &y, 0, 0);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(sh_back_kernels(b)->elementwise->grad(sh_back_exec(b), SH_GRAD_RELU, &out, &gv, &y, 0, 0));
         g = cut;
     }
     if (!g) {
@@ -284,14 +277,13 @@ static shoal_err linear_backward(sh_back *b)
     }
     const shoal_tensor *x = sh_back_saved(b, 0), *w = sh_back_saved(b, 1);
     sh_matrix gm = rows_matrix(g, w->shape[0]);
-    shoal_err err = SHOAL_OK;
     if (sh_back_needs(b, 0)) {
-        err = sh_back_give_product(b, 0, gm, sh_matrix_of(w));
+        SH_TRY(sh_back_give_product(b, 0, gm, sh_matrix_of(w)));
     }
-    if (err == SHOAL_OK && sh_back_needs(b, 1)) {
-        err = sh_back_give_product(b, 1, sh_matrix_transposed(gm), rows_matrix(x, w->shape[1]));
+    if (sh_back_needs(b, 1)) {
+        SH_TRY(sh_back_give_product(b, 1, sh_matrix_transposed(gm), rows_matrix(x, w->shape[1])));
     }
-    return err == SHOAL_OK && sh_back_needs(b, 2) ? linear_db(b, g) : err;
+    return sh_back_needs(b, 2) ? linear_db(b, g) : SHOAL_OK;
 }
 
 const sh_op sh_op_linear = {"linear", SH_OP_COMPUTES, linear_shape, linear_forward, linear_backward};

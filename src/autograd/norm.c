@@ -79,19 +79,18 @@ static shoal_err layer_norm_backward(sh_back *b)
         db = sh_zeros_on(dw, dw->ndim, dw->shape);
     }
     sh_norm_shape shape = norm_shape(x, sh_back_attrs(b)->i[0]);
-    shoal_err err = SHOAL_OK;
     if (x->count > 0) {
-        err = sh_back_kernels(b)->norm->layer_norm_backward(
+        SH_TRY(sh_back_kernels(b)->norm->layer_norm_backward(
             sh_back_exec(b), &shape, ptr_or_null(dx), ptr_or_null(dw), ptr_or_null(db), sh_tensor_ptr(g),
-            sh_tensor_ptr(x), ptr_or_null(w), sh_tensor_ptr(sh_back_saved(b, 2)), sh_tensor_ptr(sh_back_saved(b, 3)));
+            sh_tensor_ptr(x), ptr_or_null(w), sh_tensor_ptr(sh_back_saved(b, 2)), sh_tensor_ptr(sh_back_saved(b, 3))));
     }
-    if (err == SHOAL_OK && dx) {
-        err = sh_back_give(b, 0, dx);
+    if (dx) {
+        SH_TRY(sh_back_give(b, 0, dx));
     }
-    if (err == SHOAL_OK && dw) {
-        err = sh_back_give(b, 1, dw);
+    if (dw) {
+        SH_TRY(sh_back_give(b, 1, dw));
     }
-    return err == SHOAL_OK && db ? sh_back_give(b, 2, db) : err;
+    return db ? sh_back_give(b, 2, db) : SHOAL_OK;
 }
 
 const sh_op sh_op_layer_norm = {"layer_norm", SH_OP_COMPUTES, layer_norm_shape, layer_norm_forward,

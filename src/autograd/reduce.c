@@ -19,10 +19,7 @@ static shoal_err reduced_shape(sh_call *c, shoal_dtype dtype)
     int ndim = 0;
     if (c->a.i[0] != SHOAL_ALL) {
         int dim = (int)c->a.i[0];
-        shoal_err err = sh_dim(&dim, t->ndim, c->op->name);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(sh_dim(&dim, t->ndim, c->op->name));
         c->a.i[0] = dim;
     }
     for (int d = 0; d < t->ndim; d++) {
@@ -150,8 +147,8 @@ PUBLIC(mean)
 
 static shoal_err prod_forward(sh_call *c)
 {
-    shoal_err err = sh_call_save_in(c, 0);
-    return err == SHOAL_OK ? reduce(c, SH_REDUCE_PROD) : err;
+    SH_TRY(sh_call_save_in(c, 0));
+    return reduce(c, SH_REDUCE_PROD);
 }
 
 /* Replacing zeros by ones gives the product p of the other elements. If a row has one zero, only the zero's own
@@ -178,11 +175,9 @@ PUBLIC(prod)
 
 static shoal_err extreme(sh_call *c, sh_reduce_op op)
 {
-    shoal_err err = sh_call_save_in(c, 0);
-    if (err == SHOAL_OK) {
-        err = reduce(c, op);
-    }
-    return err == SHOAL_OK ? sh_call_save_out(c, 0) : err;
+    SH_TRY(sh_call_save_in(c, 0));
+    SH_TRY(reduce(c, op));
+    return sh_call_save_out(c, 0);
 }
 
 static shoal_err extreme_backward(sh_back *b, shoal_tensor *(*place)(shoal_tensor *, int, bool))
@@ -247,12 +242,10 @@ PLAIN(all, ALL, bool_shape)
 
 static shoal_err logsumexp_forward(sh_call *c)
 {
-    shoal_err err = sh_call_save_in(c, 0);
+    SH_TRY(sh_call_save_in(c, 0));
     sh_view out = kept_view(c), in = sh_tensor_view(c->in[0]);
-    if (err == SHOAL_OK) {
-        err = c->kernels->reduce->logsumexp(c->exec, &out, &in);
-    }
-    return err == SHOAL_OK ? sh_call_save_out(c, 0) : err;
+    SH_TRY(c->kernels->reduce->logsumexp(c->exec, &out, &in));
+    return sh_call_save_out(c, 0);
 }
 
 static shoal_err logsumexp_backward(sh_back *b)
@@ -269,15 +262,11 @@ PUBLIC(logsumexp)
 
 static shoal_err norm_forward(sh_call *c)
 {
-    shoal_err err = sh_call_save_in(c, 0);
-    if (err == SHOAL_OK) {
-        err = reduce(c, SH_REDUCE_SUMSQ);
-    }
+    SH_TRY(sh_call_save_in(c, 0));
+    SH_TRY(reduce(c, SH_REDUCE_SUMSQ));
     sh_view out = sh_tensor_view(c->out[0]);
-    if (err == SHOAL_OK) {
-        err = c->kernels->elementwise->unary(c->exec, SH_UNARY_SQRT, &out, &out);
-    }
-    return err == SHOAL_OK ? sh_call_save_out(c, 0) : err;
+    SH_TRY(c->kernels->elementwise->unary(c->exec, SH_UNARY_SQRT, &out, &out));
+    return sh_call_save_out(c, 0);
 }
 
 static shoal_err norm_backward(sh_back *b)

@@ -60,8 +60,8 @@ static shoal_err lstm_cell_shape(sh_call *c)
         return lstm_refuse(c);
     }
     c->out_count = 2;
-    shoal_err err = sh_shape_init(&c->shape[0], dtype, 2, h->shape);
-    return err == SHOAL_OK ? sh_shape_init(&c->shape[1], dtype, 2, h->shape) : err;
+    SH_TRY(sh_shape_init(&c->shape[0], dtype, 2, h->shape));
+    return sh_shape_init(&c->shape[1], dtype, 2, h->shape);
 }
 
 /* gates = x·wᵀ + b, or += */
@@ -93,21 +93,15 @@ static shoal_err lstm_cell_forward(sh_call *c)
 {
     const shoal_tensor *h = c->in[IN_H];
     sh_lstm_shape shape = {.dtype = h->dtype, .n = h->shape[0], .hidden = h->shape[1]};
-    shoal_err err = SHOAL_OK;
-    for (int i = IN_X; err == SHOAL_OK && i <= IN_W_HH; i++) {
-        err = sh_call_save_in(c, i);
+    for (int i = IN_X; i <= IN_W_HH; i++) {
+        SH_TRY(sh_call_save_in(c, i));
     }
-    shoal_tensor *gates =
-        err == SHOAL_OK ? sh_call_scratch(c, shape.dtype, SHOAL_SHAPE(shape.n, 4 * shape.hidden)) : NULL;
-    err = gates ? add_gates(c, gates, IN_X, IN_W_IH, IN_B_IH, false) : shoal_last_error();
-    if (err == SHOAL_OK) {
-        err = add_gates(c, gates, IN_H, IN_W_HH, IN_B_HH, true);
-    }
-    if (err == SHOAL_OK) {
-        err = c->kernels->rnn->lstm(c->exec, &shape, sh_tensor_ptr(c->out[0]), sh_tensor_ptr(c->out[1]),
-                                    sh_tensor_ptr(gates), sh_tensor_ptr(gates), sh_tensor_ptr(c->in[IN_C]));
-    }
-    return err == SHOAL_OK ? sh_call_save_out(c, 1) : err;
+    shoal_tensor *gates = sh_call_scratch(c, shape.dtype, SHOAL_SHAPE(shape.n, 4 * shape.hidden));
+    SH_TRY(gates ? add_gates(c, gates, IN_X, IN_W_IH, IN_B_IH, false) : shoal_last_error());
+    SH_TRY(add_gates(c, gates, IN_H, IN_W_HH, IN_B_HH, true));
+    SH_TRY(c->kernels->rnn->lstm(c->exec, &shape, sh_tensor_ptr(c->out[0]), sh_tensor_ptr(c->out[1]),
+                                 sh_tensor_ptr(gates), sh_tensor_ptr(gates), sh_tensor_ptr(c->in[IN_C])));
+    return sh_call_save_out(c, 1);
 }
 
 /* Gives the gradient of c and returns that of the gates, which the scope owns. Returns NULL after an error. */
@@ -137,24 +131,21 @@ static shoal_err lstm_cell_backward(sh_back *b)
         return shoal_last_error();
     }
     sh_matrix g = sh_matrix_of(dgates);
-    shoal_err err = SHOAL_OK;
     for (int in = IN_X; in <= IN_H; in++) {
         int weight = weight_of[in];
-        if (err == SHOAL_OK && sh_back_needs(b, in)) {
-            err = sh_back_give_product(b, in, g, sh_matrix_of(sh_back_saved(b, weight)));
+        if (sh_back_needs(b, in)) {
+            SH_TRY(sh_back_give_product(b, in, g, sh_matrix_of(sh_back_saved(b, weight))));
         }
-        if (err == SHOAL_OK && sh_back_needs(b, weight)) {
-            err = sh_back_give_product(b, weight, sh_matrix_transposed(g), sh_matrix_of(sh_back_saved(b, in)));
+        if (sh_back_needs(b, weight)) {
+            SH_TRY(sh_back_give_product(b, weight, sh_matrix_transposed(g), sh_matrix_of(sh_back_saved(b, in))));
         }
     }
-    if (err == SHOAL_OK && (sh_back_needs(b, IN_B_IH) || sh_back_needs(b, IN_B_HH))) {
+    if (sh_back_needs(b, IN_B_IH) || sh_back_needs(b, IN_B_HH)) {
         shoal_tensor *sum = shoal_sum(dgates, 0, false);
-        err = sh_back_give(b, IN_B_IH, sum);
-        if (err == SHOAL_OK) {
-            err = sh_back_give(b, IN_B_HH, sum);
-        }
+        SH_TRY(sh_back_give(b, IN_B_IH, sum));
+        SH_TRY(sh_back_give(b, IN_B_HH, sum));
     }
-    return err;
+    return SHOAL_OK;
 }
 
 const sh_op sh_op_lstm_cell = {"lstm_cell", SH_OP_COMPUTES, lstm_cell_shape, lstm_cell_forward, lstm_cell_backward};

@@ -25,18 +25,18 @@ static shoal_err softmax_shape(sh_call *c)
         return sh_fail(SHOAL_ETYPE, "%s does not support %s; convert with shoal_to", c->op->name,
                        shoal_dtype_name(x->dtype));
     }
-    shoal_err err = sh_dim(&dim, x->ndim, c->op->name);
+    SH_TRY(sh_dim(&dim, x->ndim, c->op->name));
     c->a.i[0] = dim;
-    return err == SHOAL_OK ? sh_shape_init(&c->shape[0], x->dtype, x->ndim, x->shape) : err;
+    return sh_shape_init(&c->shape[0], x->dtype, x->ndim, x->shape);
 }
 
 static shoal_err forward(sh_call *c, sh_softmax_op op)
 {
     sh_softmax_shape s = split_at_dim(c->in[0], c->a.i[0]);
-    shoal_err err = sh_call_save_out(c, 0);
-    return err == SHOAL_OK && c->out[0]->count > 0
+    SH_TRY(sh_call_save_out(c, 0));
+    return c->out[0]->count > 0
                ? c->kernels->softmax->forward(c->exec, op, &s, sh_tensor_ptr(c->out[0]), sh_tensor_ptr(c->in[0]))
-               : err;
+               : SHOAL_OK;
 }
 
 static shoal_err backward(sh_back *b, sh_softmax_op op)
@@ -47,10 +47,10 @@ static shoal_err backward(sh_back *b, sh_softmax_op op)
         return shoal_last_error();
     }
     sh_softmax_shape s = split_at_dim(y, sh_back_attrs(b)->i[0]);
-    shoal_err err = dx->count > 0 ? sh_back_kernels(b)->softmax->backward(sh_back_exec(b), op, &s, sh_tensor_ptr(dx),
-                                                                          sh_tensor_ptr(g), sh_tensor_ptr(y))
-                                  : SHOAL_OK;
-    return err == SHOAL_OK ? sh_back_give(b, 0, dx) : err;
+    SH_TRY(dx->count > 0 ? sh_back_kernels(b)->softmax->backward(sh_back_exec(b), op, &s, sh_tensor_ptr(dx),
+                                                                 sh_tensor_ptr(g), sh_tensor_ptr(y))
+                         : SHOAL_OK);
+    return sh_back_give(b, 0, dx);
 }
 
 #define SOFTMAX(name, NAME)                                                                                            \
@@ -120,11 +120,9 @@ static sh_nll_args nll_args(const sh_softmax_shape *shape, int64_t reduction, co
 static shoal_err classes_forward(sh_call *c, bool from_scores)
 {
     const shoal_tensor *x = c->in[0];
-    shoal_err err = sh_call_save_in(c, 1);
-    if (err == SHOAL_OK) {
-        err = sh_call_save_in(c, 2);
-    }
-    shoal_tensor *total = err == SHOAL_OK ? sh_call_scratch(c, x->dtype, SHOAL_SCALAR) : NULL;
+    SH_TRY(sh_call_save_in(c, 1));
+    SH_TRY(sh_call_save_in(c, 2));
+    shoal_tensor *total = sh_call_scratch(c, x->dtype, SHOAL_SCALAR);
     if (!total) {
         return shoal_last_error();
     }
@@ -145,8 +143,8 @@ static shoal_err classes_backward(sh_back *b, bool from_scores)
 {
     sh_shape s;
     sh_back_shape(b, 0, &s);
-    shoal_err err = sh_shape_init(&s, s.dtype, s.ndim, s.shape);
-    shoal_tensor *g = err == SHOAL_OK ? shoal_contiguous(sh_back_grad(b, 0)) : NULL;
+    SH_TRY(sh_shape_init(&s, s.dtype, s.ndim, s.shape));
+    shoal_tensor *g = shoal_contiguous(sh_back_grad(b, 0));
     shoal_tensor *dx = g ? sh_scope_add(sh_tensor_new(sh_tensor_device_of(g), &s)) : NULL;
     if (!dx) {
         return shoal_last_error();
@@ -155,10 +153,10 @@ static shoal_err classes_backward(sh_back *b, bool from_scores)
     sh_softmax_shape shape = split_at_dim(dx, 1);
     sh_nll_args args = nll_args(&shape, sh_back_attrs(b)->i[0], sh_back_saved(b, 0), sh_back_saved(b, 1));
     const sh_softmax_kernels *k = sh_back_kernels(b)->softmax;
-    err = from_scores ? k->cross_entropy_backward(sh_back_exec(b), &args, sh_tensor_ptr(dx), sh_tensor_ptr(g), total,
-                                                  sh_tensor_ptr(sh_back_saved(b, 3)))
-                      : k->nll_backward(sh_back_exec(b), &args, sh_tensor_ptr(dx), sh_tensor_ptr(g), total);
-    return err == SHOAL_OK ? sh_back_give(b, 0, dx) : err;
+    SH_TRY(from_scores ? k->cross_entropy_backward(sh_back_exec(b), &args, sh_tensor_ptr(dx), sh_tensor_ptr(g), total,
+                                                   sh_tensor_ptr(sh_back_saved(b, 3)))
+                       : k->nll_backward(sh_back_exec(b), &args, sh_tensor_ptr(dx), sh_tensor_ptr(g), total));
+    return sh_back_give(b, 0, dx);
 }
 
 static shoal_err nll_loss_forward(sh_call *c)

@@ -317,8 +317,8 @@ static shoal_err slice_backward(sh_back *b)
     sh_back_shape(b, 0, &s);
     shoal_tensor *all = sh_zeros_on(sh_back_grad(b, 0), s.ndim, s.shape);
     shoal_tensor *part = all ? RUN(sh_op_slice, all, a->i[0], a->i[1], a->i[2], a->i[3]) : NULL;
-    shoal_err err = part ? sh_tensor_copy_data(part, sh_back_grad(b, 0)) : shoal_last_error();
-    return err == SHOAL_OK ? sh_back_give(b, 0, all) : err;
+    SH_TRY(part ? sh_tensor_copy_data(part, sh_back_grad(b, 0)) : shoal_last_error());
+    return sh_back_give(b, 0, all);
 }
 
 const sh_op sh_op_slice = {"slice", SH_OP_VIEWS, slice_shape, NULL, slice_backward};

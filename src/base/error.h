@@ -9,6 +9,16 @@
 /* Records err and the text for shoal_last_error in this thread. Returns err. */
 #define sh_fail shoal_fail
 
+/* Runs a step, and returns its error from the calling function if it fails. For a function that has nothing to undo
+ * then: CONTRIBUTING.md (Style) says how a function leaves on error. */
+#define SH_TRY(step)                                                                                                   \
+    do {                                                                                                               \
+        shoal_err step_err = (step);                                                                                   \
+        if (__builtin_expect(step_err != SHOAL_OK, 0)) {                                                               \
+            return step_err;                                                                                           \
+        }                                                                                                              \
+    } while (0)
+
 /* The same for a failed system call; the text is "what: strerror(errno)". Returns SHOAL_ENOMEM for ENOMEM, SHOAL_EPERM
  * for EPERM and EACCES, otherwise SHOAL_EOS. */
 shoal_err sh_fail_os(const char *what);

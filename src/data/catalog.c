@@ -238,11 +238,11 @@ shoal_err shoal_data_where(const char *name, char *folder, size_t capacity)
     SH_NEED(folder);
     char place[PATH_MAX];
     const sh_catalog_entry *e = find(name);
-    shoal_err err = e != NULL ? sh_catalog_where(e, place) : SHOAL_ENOENT;
-    if (err == SHOAL_OK && (size_t)snprintf(folder, capacity, "%s", place) >= capacity) {
-        err = sh_fail(SHOAL_EINVAL, "a buffer of %zu bytes is too small for %s", capacity, place);
+    SH_TRY(e != NULL ? sh_catalog_where(e, place) : SHOAL_ENOENT);
+    if ((size_t)snprintf(folder, capacity, "%s", place) >= capacity) {
+        return sh_fail(SHOAL_EINVAL, "a buffer of %zu bytes is too small for %s", capacity, place);
     }
-    return err;
+    return SHOAL_OK;
 }
 
 /* ---- checking ---- */
@@ -274,14 +274,11 @@ static shoal_err verify_file(const sh_catalog_file *f, const char *folder)
     sh_source s;
     uint64_t size = 0;
     uint32_t crc = 0;
-    shoal_err err = sh_catalog_open(&s, folder, f->name, path);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_catalog_open(&s, folder, f->name, path));
     size_t length = strlen(path);
     bool packed = length > 3 && strcmp(path + length - 3, ".gz") == 0;
     sh_inflate *z = packed ? sh_inflate_create(&s) : NULL;
-    err = packed && z == NULL ? shoal_last_error() : sum_up(&s, z, f->size, &size, &crc);
+    shoal_err err = packed && z == NULL ? shoal_last_error() : sum_up(&s, z, f->size, &size, &crc);
     if (err == SHOAL_OK && size != f->size) {
         err = sh_source_fail(&s, SHOAL_ECORRUPT, size < f->size ? size : f->size,
                              "it unpacks to %s bytes than the expected %" PRIu64, size < f->size ? "fewer" : "more",
@@ -300,11 +297,11 @@ shoal_err shoal_data_verify(const char *name, const char *folder)
     SH_NEED(name);
     char place[PATH_MAX];
     const sh_catalog_entry *e = find(name);
-    shoal_err err = e == NULL ? SHOAL_ENOENT : folder == NULL ? sh_catalog_where(e, place) : SHOAL_OK;
-    for (int i = 0; err == SHOAL_OK && i < SH_CATALOG_FILES; i++) {
-        err = verify_file(&e->files[i], folder != NULL ? folder : place);
+    SH_TRY(e == NULL ? SHOAL_ENOENT : folder == NULL ? sh_catalog_where(e, place) : SHOAL_OK);
+    for (int i = 0; i < SH_CATALOG_FILES; i++) {
+        SH_TRY(verify_file(&e->files[i], folder != NULL ? folder : place));
     }
-    return err;
+    return SHOAL_OK;
 }
 
 /* ---- copying ---- */
@@ -329,12 +326,10 @@ static shoal_err copy_file(const char *name, const char *from, const char *to)
     char path[PATH_MAX], target[PATH_MAX];
     sh_source s;
     sh_atomic_file file;
-    shoal_err err = sh_catalog_open(&s, from, name, path);
-    if (err != SHOAL_OK) {
-        return err;
-    }
-    err = join(target, to, strrchr(path, '/') + 1, "") ? sh_atomic_file_begin(&file, target)
-                                                       : sh_fail(SHOAL_EINVAL, "%.200s…: the path is too long", to);
+    SH_TRY(sh_catalog_open(&s, from, name, path));
+    shoal_err err = join(target, to, strrchr(path, '/') + 1, "")
+                        ? sh_atomic_file_begin(&file, target)
+                        : sh_fail(SHOAL_EINVAL, "%.200s…: the path is too long", to);
     if (err == SHOAL_OK) {
         err = copy_bytes(&s, &file);
         if (err == SHOAL_OK) {
@@ -377,12 +372,10 @@ shoal_err shoal_data_copy(const char *name, const char *from, const char *to)
     if (e == NULL || from == NULL || to == NULL || to[0] == 0) {
         return e == NULL ? SHOAL_ENOENT : sh_fail(SHOAL_EINVAL, "shoal_data_copy: a folder is NULL");
     }
-    shoal_err err = shoal_data_verify(name, from);
-    if (err == SHOAL_OK) {
-        err = make_folders(to);
+    SH_TRY(shoal_data_verify(name, from));
+    SH_TRY(make_folders(to));
+    for (int i = 0; i < SH_CATALOG_FILES; i++) {
+        SH_TRY(copy_file(e->files[i].name, from, to));
     }
-    for (int i = 0; err == SHOAL_OK && i < SH_CATALOG_FILES; i++) {
-        err = copy_file(e->files[i].name, from, to);
-    }
-    return err;
+    return SHOAL_OK;
 }

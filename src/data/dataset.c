@@ -24,8 +24,8 @@ static shoal_err check_type(const shoal_dataset_type *t)
                        SHOAL_MAX_DIMS - 1);
     }
     sh_shape s;
-    shoal_err err = sh_shape_init(&s, t->x_dtype, t->x_ndim, t->x_shape);
-    return err == SHOAL_OK ? sh_shape_init(&s, t->y_dtype, t->y_ndim, t->y_shape) : err;
+    SH_TRY(sh_shape_init(&s, t->x_dtype, t->x_ndim, t->x_shape));
+    return sh_shape_init(&s, t->y_dtype, t->y_ndim, t->y_shape);
 }
 
 shoal_dataset *shoal_dataset_create(const shoal_dataset_type *type, void *state)
@@ -146,14 +146,10 @@ shoal_err shoal_dataset_fetch(shoal_dataset *set, const int64_t *numbers, int64_
         return shoal_last_error();
     }
     const shoal_dataset_type *t = &set->type;
-    shoal_err err = sh_dataset_check(set, numbers, count);
-    if (err == SHOAL_OK) {
-        err = check_tensor(set, "x", x, count, t->x_dtype, t->x_ndim, t->x_shape);
-    }
-    if (err == SHOAL_OK) {
-        err = check_tensor(set, "y", y, count, t->y_dtype, t->y_ndim, t->y_shape);
-    }
-    return err == SHOAL_OK ? sh_dataset_fetch(set, numbers, count, x, y) : err;
+    SH_TRY(sh_dataset_check(set, numbers, count));
+    SH_TRY(check_tensor(set, "x", x, count, t->x_dtype, t->x_ndim, t->x_shape));
+    SH_TRY(check_tensor(set, "y", y, count, t->y_dtype, t->y_ndim, t->y_shape));
+    return sh_dataset_fetch(set, numbers, count, x, y);
 }
 
 /* ---- labels ---- */
@@ -173,22 +169,22 @@ static void widen(const shoal_tensor *y, int64_t count, int64_t *out)
 static shoal_err fetch_labels(shoal_dataset *set, int64_t *out)
 {
     int64_t numbers[LABELS_AT_ONCE], at = 0;
-    shoal_err err = SHOAL_OK;
-    while (err == SHOAL_OK && at < set->type.length) {
+    while (at < set->type.length) {
         int64_t count = set->type.length - at < LABELS_AT_ONCE ? set->type.length - at : LABELS_AT_ONCE;
         for (int64_t i = 0; i < count; i++) {
             numbers[i] = at + i;
         }
         shoal_tensor *x = sh_dataset_new_x(set, count, shoal_empty), *y = sh_dataset_new_y(set, count, shoal_empty);
-        err = x != NULL && y != NULL ? sh_dataset_fetch(set, numbers, count, x, y) : shoal_last_error();
+        shoal_err err = x != NULL && y != NULL ? sh_dataset_fetch(set, numbers, count, x, y) : shoal_last_error();
         if (err == SHOAL_OK) {
             widen(y, count, out + at);
         }
         shoal_tensor_release(x);
         shoal_tensor_release(y);
+        SH_TRY(err);
         at += count;
     }
-    return err;
+    return SHOAL_OK;
 }
 
 shoal_err sh_dataset_labels(shoal_dataset *set, int64_t *out)

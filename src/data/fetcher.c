@@ -47,18 +47,17 @@ static shoal_err set_up(worker *w, const shoal_value *args)
     if (w->places == NULL) {
         return sh_fail(SHOAL_ENOMEM, "no memory for %zu batches", w->count);
     }
-    shoal_err err =
-        w->tasks != NULL && w->answers != NULL ? shoal_arg_int(args, SH_FETCHERS_FIRST, &w->first) : shoal_last_error();
-    for (size_t i = 0; err == SHOAL_OK && i < w->count; i++) {
+    if (w->tasks == NULL || w->answers == NULL) {
+        return shoal_last_error();
+    }
+    SH_TRY(shoal_arg_int(args, SH_FETCHERS_FIRST, &w->first));
+    for (size_t i = 0; i < w->count; i++) {
         w->places[i].block = shoal_value_as_block(shoal_value_find(shoal_value_at(places, i), SH_PLACE_BLOCK));
         w->places[i].shm = w->places[i].block != NULL ? shoal_block_data(w->places[i].block) : NULL;
-        err = w->places[i].shm != NULL ? take_tensors(&w->places[i], shoal_value_at(places, i)) : shoal_last_error();
+        SH_TRY(w->places[i].shm != NULL ? take_tensors(&w->places[i], shoal_value_at(places, i)) : shoal_last_error());
     }
-    if (err == SHOAL_OK) {
-        w->set = shoal_dataset_retain(shoal_arg_dataset(args, SH_FETCHERS_SET));
-        err = w->set != NULL ? SHOAL_OK : shoal_last_error();
-    }
-    return err;
+    w->set = shoal_dataset_retain(shoal_arg_dataset(args, SH_FETCHERS_SET));
+    return w->set != NULL ? SHOAL_OK : shoal_last_error();
 }
 
 static void fini(worker *w)
@@ -103,16 +102,14 @@ static shoal_err do_task(worker *w, sh_fetchers_word task)
 static shoal_err renew(worker *w)
 {
     shoal_value *message;
-    shoal_err err = shoal_queue_get(w->tasks, SHOAL_NOW, &message);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(shoal_queue_get(w->tasks, SHOAL_NOW, &message));
     int64_t number = -1;
-    err = shoal_arg_int(message, SH_PLACE, &number);
-    size_t i = (size_t)(number - w->first);
-    err = err != SHOAL_OK ? err
-          : i < w->count  ? take_tensors(&w->places[i], message)
-                          : sh_fail(SHOAL_ECORRUPT, "new tensors for a place that belongs to another worker");
+    shoal_err err = shoal_arg_int(message, SH_PLACE, &number);
+    if (err == SHOAL_OK) {
+        size_t i = (size_t)(number - w->first);
+        err = i < w->count ? take_tensors(&w->places[i], message)
+                           : sh_fail(SHOAL_ECORRUPT, "new tensors for a place that belongs to another worker");
+    }
     shoal_value_destroy(message);
     return err;
 }
@@ -128,7 +125,11 @@ shoal_err sh_fetchers_work(int rank, const shoal_value *args)
         sh_waits_kind before = sh_waits_serve(SH_WAITS_TASK);
         err = shoal_queue_get_bytes(w.tasks, &task, sizeof task, SHOAL_FOREVER, &size);
         sh_waits_serve(before);
-        err = err == SHOAL_OK ? do_task(&w, task) : err == SHOAL_ETYPE ? renew(&w) : err;
+        if (err == SHOAL_OK) {
+            err = do_task(&w, task);
+        } else if (err == SHOAL_ETYPE) {
+            err = renew(&w);
+        }
     }
     fini(&w);
     return err == SHOAL_ECLOSED ? SHOAL_OK : err;

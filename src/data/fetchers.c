@@ -75,12 +75,9 @@ static shoal_value *start_args(sh_fetchers *fetchers, int w)
 static shoal_err make_place(const sh_fetchers *fetchers, place *p)
 {
     size_t size = sizeof(sh_place_shm) + (size_t)fetchers->batch * sizeof(int64_t);
-    shoal_err err = shoal_block_create_zeroed(size, &p->block);
-    if (err == SHOAL_OK) {
-        p->shm = shoal_block_data(p->block);
-        err = sh_batch_create(&p->full, fetchers->set, fetchers->batch, shoal_empty_shared);
-    }
-    return err;
+    SH_TRY(shoal_block_create_zeroed(size, &p->block));
+    p->shm = shoal_block_data(p->block);
+    return sh_batch_create(&p->full, fetchers->set, fetchers->batch, shoal_empty_shared);
 }
 
 /* ---- asking ---- */
@@ -98,10 +95,7 @@ static shoal_err put_task(sh_fetchers *fetchers, place *p)
 static shoal_err renew(sh_fetchers *fetchers, place *p)
 {
     int64_t number = p - fetchers->places;
-    shoal_err err = sh_batch_create(&p->full, fetchers->set, fetchers->batch, shoal_empty_shared);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_batch_create(&p->full, fetchers->set, fetchers->batch, shoal_empty_shared));
     shoal_value *message = shoal_map(SH_PLACE, number, SH_PLACE_X, shoal_value_tensor(p->full.x), SH_PLACE_Y,
                                      shoal_value_tensor(p->full.y));
     return shoal_queue_put(fetchers->tasks[number / fetchers->places_each], message, SHOAL_NOW);
@@ -117,10 +111,7 @@ static shoal_err ask_for(sh_fetchers *fetchers, const shoal_loader *loader, int6
 {
     const int64_t *numbers;
     place *p = place_of(fetchers, batch);
-    shoal_err err = sh_batch_is_free(&p->full) ? SHOAL_OK : renew(fetchers, p);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_batch_is_free(&p->full) ? SHOAL_OK : renew(fetchers, p));
     p->shm->count = sh_loader_batch(loader, batch, &numbers);
     memcpy(p->shm->numbers, numbers, (size_t)p->shm->count * sizeof *numbers);
     p->deaths = 0;
@@ -144,11 +135,9 @@ static shoal_err take_answer(sh_fetchers *fetchers)
 {
     sh_fetchers_word answer;
     size_t size;
-    shoal_err err = shoal_queue_get_bytes(fetchers->answers, &answer, sizeof answer, SHOAL_NOW, &size);
-    if (err == SHOAL_OK) {
-        accept_answer(fetchers, answer);
-    }
-    return err;
+    SH_TRY(shoal_queue_get_bytes(fetchers->answers, &answer, sizeof answer, SHOAL_NOW, &size));
+    accept_answer(fetchers, answer);
+    return SHOAL_OK;
 }
 
 /* Answers a batch that kills every worker that fetches it with an error, which the caller gets when its turn comes. */
@@ -201,41 +190,48 @@ static shoal_value *arguments(void *owner, int w)
     sh_fetchers *fetchers = owner;
     shoal_release(fetchers->tasks[w]);
     fetchers->tasks[w] = NULL;
-    shoal_err err = shoal_queue_create(0, &fetchers->tasks[w]);
-    place *p;
-    for (uint32_t last = fetchers->sequence; err == SHOAL_OK && (p = oldest_asked(fetchers, w, last)) != NULL;) {
-        err = put_task(fetchers, p);
+    if (shoal_queue_create(0, &fetchers->tasks[w]) != SHOAL_OK) {
+        return NULL;
     }
-    return err == SHOAL_OK ? start_args(fetchers, w) : NULL;
+    place *p;
+    for (uint32_t last = fetchers->sequence; (p = oldest_asked(fetchers, w, last)) != NULL;) {
+        if (put_task(fetchers, p) != SHOAL_OK) {
+            return NULL;
+        }
+    }
+    return start_args(fetchers, w);
 }
 
 static shoal_err check_worker(sh_fetchers *fetchers, const place *wanted)
 {
     int w = (int)((wanted - fetchers->places) / fetchers->places_each);
-    shoal_err err = sh_supervisor_tend(fetchers->workers);
-    return err == SHOAL_OK && wanted->state == PLACE_ASKED && !sh_supervisor_runs(fetchers->workers, w)
+    SH_TRY(sh_supervisor_tend(fetchers->workers));
+    return wanted->state == PLACE_ASKED && !sh_supervisor_runs(fetchers->workers, w)
                ? sh_fail(SHOAL_ECHILD, "a worker of the loader ended: %s",
                          sh_supervisor_process(fetchers->workers, w)->status.text)
-               : err;
+               : SHOAL_OK;
 }
 
 static shoal_err wait_for(sh_fetchers *fetchers, const place *p, int64_t deadline)
 {
     static const char *const late = "the workers of the loader did not deliver a batch within its timeout";
-    shoal_err err = SHOAL_OK;
-    while (err == SHOAL_OK && p->state == PLACE_ASKED) {
+    while (p->state == PLACE_ASKED) {
         if (sh_queue_ready(fetchers->answers)) {
-            err = take_answer(fetchers);
-        } else if (sh_passed(deadline)) {
-            err = sh_fail(SHOAL_ETIMEDOUT, "%s", late);
-        } else {
-            sh_supervisor_wait(fetchers->workers, fetchers->answers, NULL, deadline);
-            err = sh_interrupt_mine.hit               ? sh_fail_waiting(SHOAL_FOREVER, "%s", late)
-                  : sh_queue_ready(fetchers->answers) ? SHOAL_OK
-                                                      : check_worker(fetchers, p);
+            SH_TRY(take_answer(fetchers));
+            continue;
+        }
+        if (sh_passed(deadline)) {
+            return sh_fail(SHOAL_ETIMEDOUT, "%s", late);
+        }
+        sh_supervisor_wait(fetchers->workers, fetchers->answers, NULL, deadline);
+        if (sh_interrupt_mine.hit) {
+            return sh_fail_waiting(SHOAL_FOREVER, "%s", late);
+        }
+        if (!sh_queue_ready(fetchers->answers)) {
+            SH_TRY(check_worker(fetchers, p));
         }
     }
-    return err;
+    return SHOAL_OK;
 }
 
 /* ---- creating and ending the workers ---- */
@@ -249,20 +245,18 @@ static shoal_err set_up(sh_fetchers *fetchers, shoal_start start)
         return sh_fail(SHOAL_ENOMEM, "no memory for %d workers of a loader", fetchers->count);
     }
     fetchers->packed = shoal_value_dataset(fetchers->set);
-    shoal_err err = fetchers->packed != NULL ? shoal_queue_create(0, &fetchers->answers) : shoal_last_error();
-    for (size_t i = 0; err == SHOAL_OK && i < places; i++) {
-        err = make_place(fetchers, &fetchers->places[i]);
+    SH_TRY(fetchers->packed != NULL ? shoal_queue_create(0, &fetchers->answers) : shoal_last_error());
+    for (size_t i = 0; i < places; i++) {
+        SH_TRY(make_place(fetchers, &fetchers->places[i]));
     }
-    if (err == SHOAL_OK) {
-        sh_supervisor_rules rules = {.target = sh_fetchers_work,
-                                     .options = {.start = start, .name = "loader"},
-                                     .waits_for = SH_WAITS_BATCH,
-                                     .owner = fetchers,
-                                     .arguments = arguments,
-                                     .ended = worker_ended};
-        err = sh_supervisor_create(&rules, fetchers->count, &fetchers->workers);
-    }
-    return err == SHOAL_OK ? sh_supervisor_start(fetchers->workers) : err;
+    sh_supervisor_rules rules = {.target = sh_fetchers_work,
+                                 .options = {.start = start, .name = "loader"},
+                                 .waits_for = SH_WAITS_BATCH,
+                                 .owner = fetchers,
+                                 .arguments = arguments,
+                                 .ended = worker_ended};
+    SH_TRY(sh_supervisor_create(&rules, fetchers->count, &fetchers->workers));
+    return sh_supervisor_start(fetchers->workers);
 }
 
 shoal_err sh_fetchers_create(const shoal_loader *loader, int workers, int prefetch, shoal_start start,

@@ -26,11 +26,12 @@ static shoal_err stream_read(stream *in, void *to, size_t size)
     if (in->gzip == NULL) {
         return sh_source_read(in->source, to, size);
     }
-    shoal_err err = sh_inflate_read(in->gzip, to, size, &got);
-    if (err == SHOAL_OK && got < size) {
-        err = stream_fail(in, SHOAL_ECORRUPT, stream_at(in), "the data end, but %zu more bytes are needed", size - got);
+    SH_TRY(sh_inflate_read(in->gzip, to, size, &got));
+    if (got < size) {
+        return stream_fail(in, SHOAL_ECORRUPT, stream_at(in), "the data end, but %zu more bytes are needed",
+                           size - got);
     }
-    return err;
+    return SHOAL_OK;
 }
 
 /* Checks that nothing follows. */
@@ -39,12 +40,12 @@ static shoal_err stream_end(stream *in)
     uint8_t more;
     size_t got;
     uint64_t at = stream_at(in);
-    shoal_err err =
-        in->gzip != NULL ? sh_inflate_read(in->gzip, &more, 1, &got) : sh_source_read_some(in->source, &more, 1, &got);
-    if (err == SHOAL_OK && got > 0) {
-        err = stream_fail(in, SHOAL_ECORRUPT, at, "bytes follow after the last element");
+    SH_TRY(in->gzip != NULL ? sh_inflate_read(in->gzip, &more, 1, &got)
+                            : sh_source_read_some(in->source, &more, 1, &got));
+    if (got > 0) {
+        return stream_fail(in, SHOAL_ECORRUPT, at, "bytes follow after the last element");
     }
-    return err;
+    return SHOAL_OK;
 }
 
 /* Returns an upper bound for the bytes that can still come. */
@@ -79,10 +80,7 @@ static shoal_err read_shape(stream *in, shoal_dtype dtype, int ndim, int64_t *sh
     if (ndim < 1 || ndim > SHOAL_MAX_DIMS) {
         return stream_fail(in, SHOAL_ECORRUPT, 3, "%d dims: IDX files must have 1 to %d", ndim, SHOAL_MAX_DIMS);
     }
-    shoal_err err = stream_read(in, sizes, (size_t)ndim * 4);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(stream_read(in, sizes, (size_t)ndim * 4));
     for (int d = 0; d < ndim; d++) {
         const uint8_t *b = sizes + 4 * d;
         shape[d] = (int64_t)b[0] << 24 | b[1] << 16 | b[2] << 8 | b[3];

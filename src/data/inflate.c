@@ -56,10 +56,7 @@ static shoal_err refill(sh_inflate *z, bool *out_end)
     size_t got = 0;
     *out_end = false;
     if (z->stream.avail_in == 0) {
-        shoal_err err = sh_source_read_some(z->source, z->chunk, sizeof z->chunk, &got);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(sh_source_read_some(z->source, z->chunk, sizeof z->chunk, &got));
         z->stream.next_in = z->chunk;
         z->stream.avail_in = (uInt)got;
         *out_end = got == 0;
@@ -91,20 +88,14 @@ shoal_err sh_inflate_read(sh_inflate *z, void *to, size_t size, size_t *out_got)
     size_t got = 0;
     while (got < size) {
         bool end;
-        shoal_err err = refill(z, &end);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(refill(z, &end));
         if (end && z->ended) {
             break;
         }
         size_t room = size - got < (size_t)1 << 30 ? size - got : (size_t)1 << 30;
         z->stream.next_out = (uint8_t *)to + got;
         z->stream.avail_out = (uInt)room;
-        err = step(z);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(step(z));
         if (end && z->stream.avail_out == room && !z->ended) {
             return sh_source_fail(z->source, SHOAL_ECORRUPT, packed_at(z), "the file ends in the middle of gzip data");
         }

@@ -202,9 +202,8 @@ static shoal_err fetch_here(shoal_loader *loader, sh_batch **out_batch)
         err = sh_batch_rows(&loader->given, &loader->full, count);
     }
     *out_batch = &loader->full;
-    return err == SHOAL_OK
-               ? sh_fetch_into(loader->set, numbers, count, count < loader->batch ? &loader->given : &loader->full)
-               : err;
+    SH_TRY(err);
+    return sh_fetch_into(loader->set, numbers, count, count < loader->batch ? &loader->given : &loader->full);
 }
 
 static shoal_err give(shoal_loader *loader, shoal_batch *out_batch)

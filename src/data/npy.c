@@ -119,20 +119,20 @@ static shoal_err scan_size(scanner *s, int64_t *out)
 
 static shoal_err scan_shape(scanner *s, header *h)
 {
-    shoal_err err = expect(s, '(');
     bool more = true; /* a comma came before */
     h->ndim = 0;
-    while (err == SHOAL_OK && !accept_char(s, ')')) {
+    SH_TRY(expect(s, '('));
+    while (!accept_char(s, ')')) {
         if (!more) {
             return scan_fail(s, "expected ',' or ')' in the header");
         }
         if (h->ndim == SHOAL_MAX_DIMS) {
             return scan_fail(s, "more than %d dims", SHOAL_MAX_DIMS);
         }
-        err = scan_size(s, &h->shape[h->ndim++]);
-        more = err == SHOAL_OK && accept_char(s, ',');
+        SH_TRY(scan_size(s, &h->shape[h->ndim++]));
+        more = accept_char(s, ',');
     }
-    return err == SHOAL_OK && h->ndim == 1 && !more ? scan_fail(s, "(n) is not a tuple, (n,) is") : err;
+    return h->ndim == 1 && !more ? scan_fail(s, "(n) is not a tuple, (n,) is") : SHOAL_OK;
 }
 
 static const struct {
@@ -155,10 +155,7 @@ static shoal_err scan_descr(scanner *s, header *h)
     if (s->next < s->end && *s->next == '[') {
         return sh_source_fail(s->source, SHOAL_ETYPE, at, "records are not supported");
     }
-    shoal_err err = scan_string(s, text, sizeof text);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(scan_string(s, text, sizeof text));
     for (size_t i = 0; i < TYPES && text[0] != 0 && strchr(orders, text[0]) != NULL; i++) {
         if (strcmp(text + 1, types[i].text) == 0) {
             const bool big_machine = __BYTE_ORDER__ == __ORDER_BIG_ENDIAN__;
@@ -219,39 +216,35 @@ static shoal_err scan_header(scanner *s, header *h)
 static shoal_err read_length(sh_source *s, size_t *out_length)
 {
     uint8_t head[MAGIC + 2], length[4] = {0};
-    shoal_err err = sh_source_read(s, head, sizeof head);
-    if (err == SHOAL_OK && memcmp(head, magic, MAGIC) != 0) {
-        err = sh_source_fail(s, SHOAL_ECORRUPT, 0, "not an NPY file: it does not begin with NPY's magic bytes");
+    SH_TRY(sh_source_read(s, head, sizeof head));
+    if (memcmp(head, magic, MAGIC) != 0) {
+        return sh_source_fail(s, SHOAL_ECORRUPT, 0, "not an NPY file: it does not begin with NPY's magic bytes");
     }
-    if (err == SHOAL_OK && (head[MAGIC] < 1 || head[MAGIC] > 3 || head[MAGIC + 1] != 0)) {
-        err = sh_source_fail(s, SHOAL_ECORRUPT, MAGIC, "version %d.%d is unknown: 1.0, 2.0 and 3.0 are supported",
-                             head[MAGIC], head[MAGIC + 1]);
+    if (head[MAGIC] < 1 || head[MAGIC] > 3 || head[MAGIC + 1] != 0) {
+        return sh_source_fail(s, SHOAL_ECORRUPT, MAGIC, "version %d.%d is unknown: 1.0, 2.0 and 3.0 are supported",
+                              head[MAGIC], head[MAGIC + 1]);
     }
-    if (err == SHOAL_OK) {
-        err = sh_source_read(s, length, head[MAGIC] == 1 ? 2 : 4);
+    SH_TRY(sh_source_read(s, length, head[MAGIC] == 1 ? 2 : 4));
+    size_t bytes = (size_t)length[0] | (size_t)length[1] << 8 | (size_t)length[2] << 16 | (size_t)length[3] << 24;
+    if (bytes > HEADER_MOST || bytes > sh_source_left(s)) {
+        return sh_source_fail(s, SHOAL_ECORRUPT, MAGIC + 2,
+                              "a header of %zu bytes, but %llu bytes follow and the limit is %zu", bytes,
+                              (unsigned long long)sh_source_left(s), HEADER_MOST);
     }
-    if (err == SHOAL_OK) {
-        *out_length = (size_t)length[0] | (size_t)length[1] << 8 | (size_t)length[2] << 16 | (size_t)length[3] << 24;
-        if (*out_length > HEADER_MOST || *out_length > sh_source_left(s)) {
-            err = sh_source_fail(s, SHOAL_ECORRUPT, MAGIC + 2,
-                                 "a header of %zu bytes, but %llu bytes follow and the limit is %zu", *out_length,
-                                 (unsigned long long)sh_source_left(s), HEADER_MOST);
-        }
-    }
-    return err;
+    *out_length = bytes;
+    return SHOAL_OK;
 }
 
 static shoal_err read_header(sh_source *s, header *h)
 {
-    size_t length;
-    shoal_err err = read_length(s, &length);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    size_t length = 0;
+    SH_TRY(read_length(s, &length));
     uint64_t first = s->at;
     char *text = malloc(length + 1);
-    err =
-        text != NULL ? sh_source_read(s, text, length) : sh_fail(SHOAL_ENOMEM, "%s: no memory for its header", s->name);
+    if (text == NULL) {
+        return sh_fail(SHOAL_ENOMEM, "%s: no memory for its header", s->name);
+    }
+    shoal_err err = sh_source_read(s, text, length);
     if (err == SHOAL_OK) {
         scanner scan = {.source = s, .text = text, .next = text, .end = text + length, .first = first};
         err = scan_header(&scan, h);
@@ -373,13 +366,10 @@ shoal_err shoal_npy_write(const char *path, shoal_tensor *t)
         return sh_fail(SHOAL_ETYPE, "%s: NPY cannot hold elements of type %s", path != NULL ? path : "?",
                        shoal_dtype_name(shoal_tensor_dtype(t)));
     }
-    shoal_err err = sh_atomic_file_begin(&file, path);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_atomic_file_begin(&file, path));
     size_t length = make_head(head, sizeof head, t);
     SH_INVARIANT(length > 0);
-    err = sh_atomic_file_write(&file, head, length);
+    shoal_err err = sh_atomic_file_write(&file, head, length);
     if (err == SHOAL_OK) {
         err = sh_write_elements(&file, t);
     }

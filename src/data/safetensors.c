@@ -143,11 +143,9 @@ static shoal_err read_entry(const reader *r, const char *name, const json_t *val
         return entry_fail(r, SHOAL_ECORRUPT, name, "tensor '%.100s' is not described by dtype, shape and data_offsets",
                           name);
     }
-    shoal_err err = read_dtype(r, name, json_object_get(value, "dtype"), &e->dtype);
-    if (err == SHOAL_OK) {
-        err = read_shape(r, e, json_object_get(value, "shape"));
-    }
-    return err == SHOAL_OK ? read_offsets(r, e, json_object_get(value, "data_offsets")) : err;
+    SH_TRY(read_dtype(r, name, json_object_get(value, "dtype"), &e->dtype));
+    SH_TRY(read_shape(r, e, json_object_get(value, "shape")));
+    return read_offsets(r, e, json_object_get(value, "data_offsets"));
 }
 
 static shoal_err read_metadata(const reader *r, json_t *value)
@@ -162,10 +160,7 @@ static shoal_err read_metadata(const reader *r, json_t *value)
         if (!json_is_string(text)) {
             return entry_fail(r, SHOAL_ECORRUPT, name, METADATA ": '%.100s' is not a string", name);
         }
-        shoal_err err = shoal_tensors_set_text(r->set, name, json_string_value(text));
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(shoal_tensors_set_text(r->set, name, json_string_value(text)));
     }
     return SHOAL_OK;
 }
@@ -175,10 +170,7 @@ static shoal_err read_header(reader *r)
 {
     uint8_t b[LENGTH];
     json_error_t wrong;
-    shoal_err err = sh_source_read(r->source, b, sizeof b);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_source_read(r->source, b, sizeof b));
     uint64_t length = 0;
     for (int i = LENGTH; i-- > 0;) {
         length = length << 8 | b[i];
@@ -197,18 +189,18 @@ static shoal_err read_header(reader *r)
     if (r->text == NULL) {
         return sh_fail(SHOAL_ENOMEM, "%s: no memory for its header of %zu bytes", r->source->name, r->length);
     }
-    err = sh_source_read(r->source, r->text, r->length);
-    if (err == SHOAL_OK && (r->length == 0 || r->text[0] != '{')) {
-        err = sh_source_fail(r->source, SHOAL_ECORRUPT, LENGTH, "the header does not begin with '{'");
+    SH_TRY(sh_source_read(r->source, r->text, r->length));
+    if (r->length == 0 || r->text[0] != '{') {
+        return sh_source_fail(r->source, SHOAL_ECORRUPT, LENGTH, "the header does not begin with '{'");
     }
-    if (err == SHOAL_OK && (r->header = json_loadb(r->text, r->length, JSON_REJECT_DUPLICATES, &wrong)) == NULL) {
-        err = json_error_code(&wrong) == json_error_out_of_memory
-                  ? sh_fail(SHOAL_ENOMEM, "%s: no memory for its header", r->source->name)
-                  : sh_source_fail(r->source, SHOAL_ECORRUPT,
-                                   LENGTH + (uint64_t)(wrong.position > 0 ? wrong.position : 0),
-                                   "the header is not valid JSON: %s", wrong.text);
+    if ((r->header = json_loadb(r->text, r->length, JSON_REJECT_DUPLICATES, &wrong)) == NULL) {
+        return json_error_code(&wrong) == json_error_out_of_memory
+                   ? sh_fail(SHOAL_ENOMEM, "%s: no memory for its header", r->source->name)
+                   : sh_source_fail(r->source, SHOAL_ECORRUPT,
+                                    LENGTH + (uint64_t)(wrong.position > 0 ? wrong.position : 0),
+                                    "the header is not valid JSON: %s", wrong.text);
     }
-    return err;
+    return SHOAL_OK;
 }
 
 static int compare_places(const void *left, const void *right)
@@ -421,11 +413,8 @@ static shoal_err write_header(sh_atomic_file *file, const json_t *header)
 static shoal_err write_file(const char *path, const json_t *header, sh_named **sorted, size_t count)
 {
     sh_atomic_file file;
-    shoal_err err = sh_atomic_file_begin(&file, path);
-    if (err != SHOAL_OK) {
-        return err;
-    }
-    err = write_header(&file, header);
+    SH_TRY(sh_atomic_file_begin(&file, path));
+    shoal_err err = write_header(&file, header);
     for (size_t i = 0; err == SHOAL_OK && i < count; i++) {
         err = sh_write_elements(&file, sorted[i]->tensor);
     }

@@ -34,10 +34,7 @@ shoal_err sh_source_read_some(sh_source *s, void *to, size_t size, size_t *out_g
     uint64_t left = sh_source_left(s);
     size_t got = left < size ? (size_t)left : size;
     if (s->fd >= 0) {
-        shoal_err err = sh_file_read_at(s->fd, s->name, s->at, to, got, &got);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(sh_file_read_at(s->fd, s->name, s->at, to, got, &got));
     } else if (got > 0) {
         memcpy(to, s->bytes + s->at, got);
     }
@@ -50,12 +47,12 @@ shoal_err sh_source_read(sh_source *s, void *to, size_t size)
 {
     size_t got;
     uint64_t first = s->at;
-    shoal_err err = sh_source_read_some(s, to, size, &got);
-    if (err == SHOAL_OK && got < size) {
-        err = sh_source_fail(s, SHOAL_ECORRUPT, s->at, "the file ends, but %zu bytes from byte %llu on are needed",
-                             size, (unsigned long long)first);
+    SH_TRY(sh_source_read_some(s, to, size, &got));
+    if (got < size) {
+        return sh_source_fail(s, SHOAL_ECORRUPT, s->at, "the file ends, but %zu bytes from byte %llu on are needed",
+                              size, (unsigned long long)first);
     }
-    return err;
+    return SHOAL_OK;
 }
 
 shoal_err sh_source_fail(const sh_source *s, shoal_err err, uint64_t byte, const char *format, ...)

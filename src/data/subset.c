@@ -37,9 +37,10 @@ static shoal_err subset_fetch(void *state, const int64_t *numbers, int64_t count
     shoal_err err = sh_dataset_fetch(s->parent, own, count, x, y);
     sh_cpu_cache_free(own, bytes);
     uint64_t mark = sh_callback_mark();
-    return err == SHOAL_OK && s->transform != NULL
+    SH_TRY(err);
+    return s->transform != NULL
                ? sh_callback_err(mark, s->transform(x, s->context), s->parent->type.name, "the transform of a subset")
-               : err;
+               : SHOAL_OK;
 }
 
 static void subset_destroy(void *state)

@@ -23,36 +23,33 @@ static shoal_err check_one(const shoal_tensors *set, const char *path, const cha
 
 shoal_err sh_tensors_take(const shoal_tensors *set, const char *path, const char *name, shoal_tensor *to)
 {
-    shoal_err err = check_one(set, path, name, to);
-    if (err == SHOAL_OK) {
-        err = sh_tensor_copy_data(to, shoal_tensors_find(set, name));
-        sh_tensor_touch(to);
-    }
+    SH_TRY(check_one(set, path, name, to));
+    shoal_err err = sh_tensor_copy_data(to, shoal_tensors_find(set, name));
+    sh_tensor_touch(to);
     return err;
 }
 
 static shoal_err check_all(const shoal_tensors *set, const char *path, const shoal_module *module)
 {
-    shoal_err err = SHOAL_OK;
-    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(module, &it) == SHOAL_OK;) {
-        err = check_one(set, path, it.name, it.tensor);
+    for (shoal_named it = {0}; shoal_module_next(module, &it) == SHOAL_OK;) {
+        SH_TRY(check_one(set, path, it.name, it.tensor));
     }
-    for (size_t i = 0; err == SHOAL_OK && i < shoal_tensors_count(set); i++) {
+    for (size_t i = 0; i < shoal_tensors_count(set); i++) {
         const char *name = shoal_tensors_name(set, i);
         if (strncmp(name, SH_TENSORS_OWN, strlen(SH_TENSORS_OWN)) != 0 && shoal_module_get(module, name) == NULL) {
-            err = sh_fail(SHOAL_EINVAL, "%s: there is a tensor '%.100s', which the model does not have", path, name);
+            return sh_fail(SHOAL_EINVAL, "%s: there is a tensor '%.100s', which the model does not have", path, name);
         }
     }
-    return err;
+    return SHOAL_OK;
 }
 
 shoal_err sh_weights_take(const shoal_tensors *set, const char *path, shoal_module *module)
 {
-    shoal_err err = check_all(set, path, module);
-    for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(module, &it) == SHOAL_OK;) {
-        err = sh_tensors_take(set, path, it.name, it.tensor);
+    SH_TRY(check_all(set, path, module));
+    for (shoal_named it = {0}; shoal_module_next(module, &it) == SHOAL_OK;) {
+        SH_TRY(sh_tensors_take(set, path, it.name, it.tensor));
     }
-    return err;
+    return SHOAL_OK;
 }
 
 shoal_err shoal_weights_read(const char *path, shoal_module *module)
@@ -74,7 +71,9 @@ shoal_err shoal_weights_write(const char *path, const shoal_module *module)
     for (shoal_named it = {0}; err == SHOAL_OK && shoal_module_next(module, &it) == SHOAL_OK;) {
         err = shoal_tensors_add(set, it.name, it.tensor);
     }
-    err = err == SHOAL_OK ? shoal_safetensors_write(path, set) : err;
+    if (err == SHOAL_OK) {
+        err = shoal_safetensors_write(path, set);
+    }
     shoal_tensors_destroy(set);
     return err;
 }

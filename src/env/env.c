@@ -96,15 +96,12 @@ static shoal_err check(const shoal_env_type *type)
 shoal_err shoal_env_register(const shoal_env_type *type)
 {
     SH_NEED(type);
-    shoal_err err = check(type);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(check(type));
     sh_fork_lock(&registry.lock);
     const shoal_env_type *known = find(type->name);
-    err = known == NULL   ? append(type)
-          : known == type ? SHOAL_OK
-                          : sh_fail(SHOAL_ESTATE, "there is already another environment '%s'", type->name);
+    shoal_err err = known == NULL   ? append(type)
+                    : known == type ? SHOAL_OK
+                                    : sh_fail(SHOAL_ESTATE, "there is already another environment '%s'", type->name);
     sh_fork_unlock(&registry.lock);
     return err;
 }
@@ -179,14 +176,11 @@ shoal_err shoal_env_step(shoal_env *env, int64_t action, float *out_observation,
     SH_NEED(env);
     SH_NEED(out_observation);
     SH_NEED(out_outcome);
-    shoal_err err = check_step(env, action, out_observation, out_outcome);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(check_step(env, action, out_observation, out_outcome));
     shoal_env_outcome out = {0};
     uint64_t mark = sh_callback_mark();
-    err = sh_callback_err(mark, env->type->step(env, action, out_observation, &out.reward, &out.terminated),
-                          env->type->name, "step");
+    shoal_err err = sh_callback_err(mark, env->type->step(env, action, out_observation, &out.reward, &out.terminated),
+                                    env->type->name, "step");
     if (err == SHOAL_OK) {
         env->steps++;
         out.truncated = env->type->most_steps > 0 && env->steps >= env->type->most_steps;

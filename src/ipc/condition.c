@@ -102,23 +102,23 @@ static shoal_err prepare(shoal_condition *condition, const char *call)
 
 static shoal_err prepare_held(shoal_condition *condition, const char *call)
 {
-    shoal_err err = prepare(condition, call);
-    if (err == SHOAL_OK && !sh_rlock_held(lock_of((shoal_block *)condition))) {
-        err = sh_fail(SHOAL_EPERM, "this thread does not hold the condition's lock");
+    SH_TRY(prepare(condition, call));
+    if (!sh_rlock_held(lock_of((shoal_block *)condition))) {
+        return sh_fail(SHOAL_EPERM, "this thread does not hold the condition's lock");
     }
-    return err;
+    return SHOAL_OK;
 }
 
 shoal_err shoal_condition_lock(shoal_condition *condition, int64_t timeout)
 {
-    shoal_err err = prepare(condition, "shoal_condition_lock");
-    return err == SHOAL_OK ? sh_rlock_lock(lock_of((shoal_block *)condition), timeout) : err;
+    SH_TRY(prepare(condition, "shoal_condition_lock"));
+    return sh_rlock_lock(lock_of((shoal_block *)condition), timeout);
 }
 
 shoal_err shoal_condition_unlock(shoal_condition *condition)
 {
-    shoal_err err = prepare(condition, "shoal_condition_unlock");
-    return err == SHOAL_OK ? sh_rlock_unlock(lock_of((shoal_block *)condition)) : err;
+    SH_TRY(prepare(condition, "shoal_condition_unlock"));
+    return sh_rlock_unlock(lock_of((shoal_block *)condition));
 }
 
 shoal_holder shoal_condition_holder(shoal_condition *condition, uint32_t *out_depth)
@@ -202,10 +202,7 @@ static shoal_err notify(const shoal_block *b, uint32_t count)
             count--;
         }
         SH_DEATH("condition.notify.unqueued");
-        shoal_err err = take_out(waiters_of(b));
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(take_out(waiters_of(b)));
     }
     return SHOAL_OK;
 }
@@ -286,19 +283,17 @@ shoal_err shoal_condition_wait(shoal_condition *condition, int64_t timeout)
         purge(waiters_of(b));
     }
     sh_block_release(mine);
-    if (err == SHOAL_OK && owner_died) {
-        err = SHOAL_EOWNERDEAD;
+    SH_TRY(err);
+    if (owner_died) {
+        return SHOAL_EOWNERDEAD;
     }
-    if (err == SHOAL_OK && !notified) {
-        err = sh_fail_waiting(timeout, "the condition was not notified");
-    }
-    return err;
+    return notified ? SHOAL_OK : sh_fail_waiting(timeout, "the condition was not notified");
 }
 
 shoal_err shoal_condition_notify(shoal_condition *condition, uint32_t count)
 {
-    shoal_err err = prepare_held(condition, "shoal_condition_notify");
-    return err == SHOAL_OK ? notify((shoal_block *)condition, count) : err;
+    SH_TRY(prepare_held(condition, "shoal_condition_notify"));
+    return notify((shoal_block *)condition, count);
 }
 
 shoal_err shoal_condition_notify_all(shoal_condition *condition)

@@ -216,11 +216,11 @@ static shoal_err send_out(sh_ctx *c, const shoal_block *q, sh_delivery *d, shoal
 
 static shoal_err require(shoal_block *q, const char *what)
 {
-    shoal_err err = sh_queue_prepare(q, what);
-    if (err == SHOAL_OK && (sh_load_acquire(&sh_queue_shm_of(q)->flags) & SH_QUEUE_ACKNOWLEDGED) == 0) {
-        err = sh_fail(SHOAL_EINVAL, "%s: the queue was not created with .acknowledge", what);
+    SH_TRY(sh_queue_prepare(q, what));
+    if ((sh_load_acquire(&sh_queue_shm_of(q)->flags) & SH_QUEUE_ACKNOWLEDGED) == 0) {
+        return sh_fail(SHOAL_EINVAL, "%s: the queue was not created with .acknowledge", what);
     }
-    return err == SHOAL_OK ? sh_deliveries_open(q) : err;
+    return sh_deliveries_open(q);
 }
 
 /* Waits until a get may find a message. Returns false if the time ran out. */
@@ -257,13 +257,12 @@ static shoal_err read_message(shoal_block *b, shoal_value **out_value)
     if (c != NULL) {
         sh_leave();
     }
-    if (err == SHOAL_OK) {
-        err = sh_message_decode(b, objects, count, out_value);
-        for (size_t i = 0; i < count; i++) {
-            sh_block_release(objects[i]);
-        }
-        free(objects);
+    SH_TRY(err);
+    err = sh_message_decode(b, objects, count, out_value);
+    for (size_t i = 0; i < count; i++) {
+        sh_block_release(objects[i]);
     }
+    free(objects);
     return err;
 }
 
@@ -281,22 +280,18 @@ static shoal_err leave_out(sh_delivery *d, uint64_t after)
 /* Inside: ends this process's delivery: its message is done. */
 static shoal_err finish(sh_ctx *c, const shoal_block *q, sh_delivery *d)
 {
-    shoal_err err = leave_out(d, sh_delivery_state(d->state, SH_DELIVERY_FINISHING, sh_delivery_owner_of(d->state)));
-    if (err == SHOAL_OK) {
-        SH_DEATH("delivery.done"); /* death: FINISHING: recovery releases the message; nobody gets it again */
-        sh_delivery_drop(c, q, d);
-    }
-    return err;
+    SH_TRY(leave_out(d, sh_delivery_state(d->state, SH_DELIVERY_FINISHING, sh_delivery_owner_of(d->state))));
+    SH_DEATH("delivery.done"); /* death: FINISHING: recovery releases the message; nobody gets it again */
+    sh_delivery_drop(c, q, d);
+    return SHOAL_OK;
 }
 
 /* Inside: ends this process's delivery: its message goes to the next receiver. */
 static shoal_err give_back(const shoal_block *q, sh_delivery *d)
 {
-    shoal_err err = leave_out(d, sh_delivery_state(d->state, SH_DELIVERY_RETURNED, 0));
-    if (err == SHOAL_OK) {
-        sh_delivery_tell(q, d);
-    }
-    return err;
+    SH_TRY(leave_out(d, sh_delivery_state(d->state, SH_DELIVERY_RETURNED, 0)));
+    sh_delivery_tell(q, d);
+    return SHOAL_OK;
 }
 
 /* After OUT: the message could not be read, so nobody has seen it. Drops it if nobody can read it, otherwise returns it

@@ -22,24 +22,20 @@ shoal_err sh_deliveries_damaged(const shoal_block *q)
 static shoal_err make_table(sh_ctx *c, uint64_t entries, shoal_block **out_table)
 {
     uint64_t bytes = sh_delivery_table_bytes(entries);
-    shoal_err err = sh_block_new(c, sh_class_of(bytes), bytes, out_table);
-    if (err == SHOAL_OK) {
-        sh_block_become(*out_table, SH_KIND_DELIVERIES);
-        sh_store_release(&((sh_deliveries_shm *)(*out_table)->data)->count, entries);
-    }
-    return err;
+    SH_TRY(sh_block_new(c, sh_class_of(bytes), bytes, out_table));
+    sh_block_become(*out_table, SH_KIND_DELIVERIES);
+    sh_store_release(&((sh_deliveries_shm *)(*out_table)->data)->count, entries);
+    return SHOAL_OK;
 }
 
 shoal_err sh_deliveries_create(sh_ctx *c, shoal_block *q)
 {
     shoal_block *table = NULL;
-    shoal_err err = make_table(c, TABLE_FIRST, &table);
-    if (err == SHOAL_OK) {
-        sh_heap_split(c, table->cell, sh_offset_of(&sh_queue_shm_of(q)->deliveries),
-                      sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(table->cell))));
-        sh_block_unref(c, table);
-    }
-    return err;
+    SH_TRY(make_table(c, TABLE_FIRST, &table));
+    sh_heap_split(c, table->cell, sh_offset_of(&sh_queue_shm_of(q)->deliveries),
+                  sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(table->cell))));
+    sh_block_unref(c, table);
+    return SHOAL_OK;
 }
 
 shoal_err sh_deliveries_open(const shoal_block *q)
@@ -70,12 +66,9 @@ static shoal_err grow(sh_ctx *c, const shoal_block *q)
         return sh_fail(SHOAL_ELIMIT, "queue %llu: too many messages wait for their acknowledgement",
                        (unsigned long long)q->id);
     }
-    shoal_err err = make_table(c, last->count * 2, &table);
-    if (err == SHOAL_OK) {
-        sh_queue_link(c, &last->shm->next, table);
-        err = sh_deliveries_open(q);
-    }
-    return err;
+    SH_TRY(make_table(c, last->count * 2, &table));
+    sh_queue_link(c, &last->shm->next, table);
+    return sh_deliveries_open(q);
 }
 
 static sh_delivery delivery_of(const sh_delivery_table *table, uint64_t place, uint64_t number, uint64_t state)

@@ -38,10 +38,7 @@ shoal_err sh_message_new(sh_ctx *c, uint64_t count, uint64_t size, bool raw, sho
         return sh_fail(SHOAL_EINVAL, "a message of %llu objects and %llu bytes is too large", (unsigned long long)count,
                        (unsigned long long)size);
     }
-    shoal_err err = sh_block_new(c, sh_class_of(total <= SH_SIZE_MAX ? total : 0), total, &b);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_block_new(c, sh_class_of(total <= SH_SIZE_MAX ? total : 0), total, &b));
     memset(b->data, 0, sizeof(sh_message_shm) + count * 8);
     sh_store_relaxed(&message_of(b)->count, count | (raw ? SH_MESSAGE_RAW : 0));
     sh_store_relaxed(&message_of(b)->size, size);
@@ -59,10 +56,7 @@ char *sh_message_room(const shoal_block *message, uint64_t count)
 shoal_err sh_message_refer(sh_ctx *c, const shoal_block *message, shoal_block *const *objects, size_t count)
 {
     for (size_t i = 0; i < count; i++) {
-        shoal_err err = sh_block_give(c, objects[i], sh_offset_of(&message_of(message)->references[i]));
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(sh_block_give(c, objects[i], sh_offset_of(&message_of(message)->references[i])));
     }
     return SHOAL_OK;
 }
@@ -79,26 +73,24 @@ void sh_message_bring(const shoal_block *message, shoal_block *const *objects, s
 shoal_err sh_message_make(sh_ctx *c, const sh_encoding *encoding, shoal_block **out_message)
 {
     shoal_block *b;
-    shoal_err err = sh_message_new(c, encoding->object_count, encoding->size, false, &b);
-    if (err == SHOAL_OK) {
-        memcpy(sh_message_room(b, encoding->object_count), encoding->bytes, encoding->size);
-        err = sh_message_refer(c, b, encoding->objects, encoding->object_count);
-        if (err == SHOAL_OK) {
-            *out_message = b;
-        } else {
-            sh_block_unref(c, b);
-        }
+    SH_TRY(sh_message_new(c, encoding->object_count, encoding->size, false, &b));
+    memcpy(sh_message_room(b, encoding->object_count), encoding->bytes, encoding->size);
+    shoal_err err = sh_message_refer(c, b, encoding->objects, encoding->object_count);
+    if (err != SHOAL_OK) {
+        sh_block_unref(c, b);
+        return err;
     }
-    return err;
+    *out_message = b;
+    return SHOAL_OK;
 }
 
 shoal_err sh_message_make_bytes(sh_ctx *c, const void *bytes, size_t size, shoal_block **out_message)
 {
-    shoal_err err = sh_message_new(c, 0, size, true, out_message);
-    if (err == SHOAL_OK && size > 0) {
+    SH_TRY(sh_message_new(c, 0, size, true, out_message));
+    if (size > 0) {
         memcpy(sh_message_room(*out_message, 0), bytes, size);
     }
-    return err;
+    return SHOAL_OK;
 }
 
 /* Opens a handle for the object that a reference word of the message names. The word is loaded once: whoever may write
@@ -111,16 +103,13 @@ static shoal_err open_object(sh_ctx *c, const shoal_block *message, size_t n, bo
     if (sh_ref_weight(ref) == 0) {
         return sh_fail(SHOAL_ECORRUPT, "message %llu lacks an object", (unsigned long long)message->id);
     }
-    shoal_err err = move ? sh_block_expect(c, ref, &b, &value) : sh_block_open(c, sh_ref_id(ref), &b);
-    if (err == SHOAL_OK && move) {
+    SH_TRY(move ? sh_block_expect(c, ref, &b, &value) : sh_block_open(c, sh_ref_id(ref), &b));
+    if (move) {
         sh_heap_move(c, word, b->cell, value);
         sh_block_arrived(b);
     }
-    if (err == SHOAL_OK) {
-        *out_object = b; /* the caller puts it back if the next step fails */
-        err = sh_block_own_given(c, b);
-    }
-    return err;
+    *out_object = b; /* the caller puts it back if the next step fails */
+    return sh_block_own_given(c, b);
 }
 
 shoal_err sh_message_objects(sh_ctx *c, const shoal_block *message, bool move, shoal_block ***out_objects,
@@ -177,11 +166,9 @@ shoal_err sh_message_read(sh_ctx *c, const shoal_block *message, bool keep, shoa
 {
     shoal_block **objects;
     size_t count;
-    shoal_err err = sh_message_objects(c, message, !keep, &objects, &count);
-    if (err == SHOAL_OK) {
-        err = sh_message_decode(message, objects, count, out_value);
-        sh_message_objects_drop(c, objects, count);
-    }
+    SH_TRY(sh_message_objects(c, message, !keep, &objects, &count));
+    shoal_err err = sh_message_decode(message, objects, count, out_value);
+    sh_message_objects_drop(c, objects, count);
     return err;
 }
 

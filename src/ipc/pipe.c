@@ -17,17 +17,14 @@ static sh_pipe_shm *shm_of(const shoal_block *end)
 /* Inside: opens handles for the queues of an end that was received. */
 static shoal_err prepare(sh_ctx *c, shoal_block *end, const char *call)
 {
-    shoal_err err = sh_block_require(end, SH_KIND_PIPE, call);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_block_require(end, SH_KIND_PIPE, call));
     const sh_ref references[2] = {sh_load_acquire(&shm_of(end)->reads), sh_load_acquire(&shm_of(end)->writes)};
-    for (int i = 0; i < 2 && err == SHOAL_OK; i++) {
+    for (int i = 0; i < 2; i++) {
         if (references[i] != 0 && end->parts[i] == NULL) {
-            err = sh_block_open(c, sh_ref_id(references[i]), &end->parts[i]);
+            SH_TRY(sh_block_open(c, sh_ref_id(references[i]), &end->parts[i]));
         }
     }
-    return err;
+    return SHOAL_OK;
 }
 
 static __attribute__((noinline)) shoal_err open_queue_of(shoal_block *end, int part, const char *call,
@@ -39,14 +36,13 @@ static __attribute__((noinline)) shoal_err open_queue_of(shoal_block *end, int p
     }
     shoal_err err = prepare(c, end, call);
     sh_leave();
-    if (err == SHOAL_OK && end->parts[part] == NULL) {
-        err =
-            sh_fail(SHOAL_EINVAL, part == 0 ? "this end of the pipe only sends" : "this end of the pipe only receives");
+    SH_TRY(err);
+    if (end->parts[part] == NULL) {
+        return sh_fail(SHOAL_EINVAL,
+                       part == 0 ? "this end of the pipe only sends" : "this end of the pipe only receives");
     }
-    if (err == SHOAL_OK) {
-        *out_queue = (shoal_queue *)end->parts[part];
-    }
-    return err;
+    *out_queue = (shoal_queue *)end->parts[part];
+    return SHOAL_OK;
 }
 
 /* Without a call if the only thread of a process has used the end before. A handle that is lost or was left behind has no
@@ -67,12 +63,9 @@ static inline shoal_err queue_of(shoal_pipe *pipe, int part, const char *call, s
 static shoal_err make_end(shoal_queue *reads, shoal_queue *writes, shoal_block **out_end)
 {
     shoal_block *end;
-    shoal_err err = sh_object_create(sh_class_of(sizeof(sh_pipe_shm)), sizeof(sh_pipe_shm), SH_KIND_PIPE, &end);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_object_create(sh_class_of(sizeof(sh_pipe_shm)), sizeof(sh_pipe_shm), SH_KIND_PIPE, &end));
     sh_ctx *c = sh_enter_held();
-    err = c == NULL ? shoal_last_error() : SHOAL_OK;
+    shoal_err err = c == NULL ? shoal_last_error() : SHOAL_OK;
     if (err == SHOAL_OK && reads != NULL) {
         err = sh_block_give(c, (shoal_block *)reads, sh_offset_of(&shm_of(end)->reads));
     }
@@ -152,16 +145,16 @@ shoal_err shoal_pipe_recv(shoal_pipe *end, int64_t timeout, shoal_value **out_va
 {
     SH_NEED(out_value);
     shoal_queue *queue = NULL;
-    shoal_err err = queue_of(end, 0, "shoal_pipe_recv", &queue);
-    return err == SHOAL_OK ? shoal_queue_get(queue, timeout, out_value) : err;
+    SH_TRY(queue_of(end, 0, "shoal_pipe_recv", &queue));
+    return shoal_queue_get(queue, timeout, out_value);
 }
 
 shoal_err shoal_pipe_recv_packed(shoal_pipe *end, int64_t timeout, shoal_value **out_value)
 {
     SH_NEED(out_value);
     shoal_queue *queue = NULL;
-    shoal_err err = queue_of(end, 0, "shoal_pipe_recv_packed", &queue);
-    return err == SHOAL_OK ? shoal_queue_get_packed(queue, timeout, out_value) : err;
+    SH_TRY(queue_of(end, 0, "shoal_pipe_recv_packed", &queue));
+    return shoal_queue_get_packed(queue, timeout, out_value);
 }
 
 shoal_err shoal_pipe_send_bytes(shoal_pipe *end, const void *bytes, size_t size, int64_t timeout)
@@ -170,8 +163,8 @@ shoal_err shoal_pipe_send_bytes(shoal_pipe *end, const void *bytes, size_t size,
         return sh_null_error(__func__, "bytes");
     }
     shoal_queue *queue = NULL;
-    shoal_err err = queue_of(end, 1, "shoal_pipe_send_bytes", &queue);
-    return err == SHOAL_OK ? shoal_queue_put_bytes(queue, bytes, size, timeout) : err;
+    SH_TRY(queue_of(end, 1, "shoal_pipe_send_bytes", &queue));
+    return shoal_queue_put_bytes(queue, bytes, size, timeout);
 }
 
 shoal_err shoal_pipe_recv_bytes(shoal_pipe *end, void *buffer, size_t capacity, int64_t timeout, size_t *out_size)
@@ -181,8 +174,8 @@ shoal_err shoal_pipe_recv_bytes(shoal_pipe *end, void *buffer, size_t capacity, 
     }
     SH_NEED(out_size);
     shoal_queue *queue = NULL;
-    shoal_err err = queue_of(end, 0, "shoal_pipe_recv_bytes", &queue);
-    return err == SHOAL_OK ? shoal_queue_get_bytes(queue, buffer, capacity, timeout, out_size) : err;
+    SH_TRY(queue_of(end, 0, "shoal_pipe_recv_bytes", &queue));
+    return shoal_queue_get_bytes(queue, buffer, capacity, timeout, out_size);
 }
 
 shoal_err shoal_pipe_fd(shoal_pipe *end, int *out_fd)
@@ -191,18 +184,15 @@ shoal_err shoal_pipe_fd(shoal_pipe *end, int *out_fd)
     if (out_fd == NULL) {
         return sh_null_error("shoal_pipe_fd", "out_fd");
     }
-    shoal_err err = queue_of(end, 0, "shoal_pipe_fd", &queue);
-    return err == SHOAL_OK ? sh_queue_watch(queue, "shoal_pipe_fd", out_fd) : err;
+    SH_TRY(queue_of(end, 0, "shoal_pipe_fd", &queue));
+    return sh_queue_watch(queue, "shoal_pipe_fd", out_fd);
 }
 
 shoal_err shoal_pipe_poll(shoal_pipe *end, int64_t timeout)
 {
     shoal_queue *queue = NULL;
     sh_wait wait;
-    shoal_err err = queue_of(end, 0, "shoal_pipe_poll", &queue);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(queue_of(end, 0, "shoal_pipe_poll", &queue));
     bool parked = false;
     sh_wait_init(&wait, timeout, SH_SLICE_LONG, sh_queue_gate(queue));
     wait.name = sh_waits_name(SH_WAITS_RECEIVE, ((shoal_block *)queue)->id);

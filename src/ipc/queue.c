@@ -25,14 +25,12 @@ static shoal_err acknowledge(sh_ctx *c, shoal_block *q, const shoal_queue_option
     sh_store_relaxed(&shm->lease, (uint64_t)options->lease);
     sh_store_relaxed(&shm->most, options->deliveries);
     sh_or_seq_cst(&shm->flags, SH_QUEUE_ACKNOWLEDGED);
-    shoal_err err = sh_deliveries_create(c, q);
-    if (err == SHOAL_OK && options->rejects != NULL) {
-        err = sh_block_require((shoal_block *)options->rejects, SH_KIND_QUEUE, "rejects");
-        if (err == SHOAL_OK) {
-            err = sh_block_give(c, (shoal_block *)options->rejects, sh_offset_of(&shm->rejects));
-        }
+    SH_TRY(sh_deliveries_create(c, q));
+    if (options->rejects != NULL) {
+        SH_TRY(sh_block_require((shoal_block *)options->rejects, SH_KIND_QUEUE, "rejects"));
+        SH_TRY(sh_block_give(c, (shoal_block *)options->rejects, sh_offset_of(&shm->rejects)));
     }
-    return err;
+    return SHOAL_OK;
 }
 
 static shoal_err check_options(const shoal_queue_options *o)
@@ -56,10 +54,7 @@ shoal_err shoal_queue_create_with(const shoal_queue_options *options, shoal_queu
 {
     SH_NEED(out_queue);
     const shoal_queue_options o = options != NULL ? *options : (shoal_queue_options){.bound = 0};
-    shoal_err err = check_options(&o);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(check_options(&o));
     uint32_t order = o.bound == 0 ? ORDER_UNBOUNDED : SH_RING_ORDER_MIN;
     while (o.bound > UINT64_C(1) << order) {
         order++;
@@ -69,7 +64,7 @@ shoal_err shoal_queue_create_with(const shoal_queue_options *options, shoal_queu
         return shoal_last_error();
     }
     shoal_block *q = NULL, *ring = NULL;
-    err = sh_block_new(c, sh_class_of(sizeof(sh_queue_shm)), sizeof(sh_queue_shm), &q);
+    shoal_err err = sh_block_new(c, sh_class_of(sizeof(sh_queue_shm)), sizeof(sh_queue_shm), &q);
     if (err == SHOAL_OK) {
         sh_block_become(q, SH_KIND_QUEUE);
         sh_store_relaxed(&sh_queue_shm_of(q)->bound, o.bound);
@@ -91,10 +86,9 @@ shoal_err shoal_queue_create_with(const shoal_queue_options *options, shoal_queu
         sh_block_unref(c, q);
     }
     sh_leave();
-    if (err == SHOAL_OK) {
-        *out_queue = (shoal_queue *)q;
-    }
-    return err;
+    SH_TRY(err);
+    *out_queue = (shoal_queue *)q;
+    return SHOAL_OK;
 }
 
 shoal_err shoal_queue_create(uint64_t bound, shoal_queue **out_queue)
@@ -130,13 +124,10 @@ static shoal_err put_raw(shoal_block *q, const void *bytes, size_t size, int64_t
 static shoal_err put_message(shoal_block *q, const shoal_value *value, int64_t timeout)
 {
     sh_encoding e;
-    shoal_err err = sh_encoding_init(&e, value);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_encoding_init(&e, value));
     shoal_block *message = NULL;
     sh_ctx *c = sh_enter_held();
-    err = c == NULL ? shoal_last_error() : sh_message_new(c, e.object_count, e.size, false, &message);
+    shoal_err err = c == NULL ? shoal_last_error() : sh_message_new(c, e.object_count, e.size, false, &message);
     if (err == SHOAL_OK && e.object_count > 0) {
         sh_message_bring(message, e.objects, e.object_count);
         err = sh_message_refer(c, message, e.objects, e.object_count);
@@ -223,8 +214,8 @@ static shoal_err put_object(shoal_block *q, shoal_block *object, int64_t timeout
     if (sh_block_is_lost(object)) { /* this process has left the object's world since */
         return sh_block_require(object, SH_KIND_COUNT, "shoal_queue_put");
     }
-    shoal_err err = sh_encoding_sends ? sh_encoding_sends(object) : SHOAL_OK;
-    return err == SHOAL_OK ? sh_queue_put_word(q, &(sh_put){.kind = SH_ENTRY_BLOCK, .shared = object}, timeout) : err;
+    SH_TRY(sh_encoding_sends ? sh_encoding_sends(object) : SHOAL_OK);
+    return sh_queue_put_word(q, &(sh_put){.kind = SH_ENTRY_BLOCK, .shared = object}, timeout);
 }
 
 shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeout)
@@ -297,12 +288,11 @@ static shoal_err value_of(const sh_taken *t, bool packed, shoal_value **out_valu
 {
     double number;
     shoal_value *v = NULL;
-    shoal_err err = SHOAL_OK;
     switch (t->kind) {
     case SH_ENTRY_MESSAGE:
-        err = packed ? sh_message_read_packed(t->block, &v) : SHOAL_OK;
-        if (err != SHOAL_OK || v == NULL) {
-            return err != SHOAL_OK ? err : value_of_message(t->block, out_value);
+        SH_TRY(packed ? sh_message_read_packed(t->block, &v) : SHOAL_OK);
+        if (v == NULL) {
+            return value_of_message(t->block, out_value);
         }
         break;
     case SH_ENTRY_INT: v = shoal_value_int((int64_t)t->word); break;
@@ -334,10 +324,7 @@ static inline __attribute__((always_inline)) shoal_err get_value(shoal_queue *qu
     sh_taken t = {.block = NULL};
     size_t unused;
     if (!sh_queue_get_word_fast((shoal_block *)queue, SH_ENTRY_FLOAT, timeout, &t.kind, &t.word)) {
-        shoal_err err = sh_queue_get_word((shoal_block *)queue, SH_WANT_ANY, 0, timeout, &t, &unused);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(sh_queue_get_word((shoal_block *)queue, SH_WANT_ANY, 0, timeout, &t, &unused));
     }
     shoal_err err = value_of(&t, packed, out_value);
     if (__builtin_expect(err == SHOAL_ENOMEM, 0)) {
@@ -380,16 +367,14 @@ static __attribute__((noinline)) shoal_err get_bytes_slow(shoal_block *q, void *
                                                           int64_t timeout, size_t *out_size)
 {
     sh_taken t;
-    shoal_err err = sh_queue_get_word(q, SH_WANT_BYTES, capacity, timeout, &t, out_size);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_queue_get_word(q, SH_WANT_BYTES, capacity, timeout, &t, out_size));
     if (t.block == NULL) {
         copy_word(buffer, t.word, t.kind, out_size);
         return SHOAL_OK;
     }
     size_t size;
     const void *bytes = sh_message_bytes(t.block, &size);
+    shoal_err err = SHOAL_OK;
     if (bytes == NULL || size > capacity) {
         err = sh_fail(SHOAL_ECORRUPT, "message %llu changed while it was received", (unsigned long long)t.block->id);
     } else {
@@ -429,11 +414,9 @@ shoal_err shoal_queue_get_block(shoal_queue *queue, int64_t timeout, shoal_block
     if (sh_queue_get_block_fast((shoal_block *)queue, SH_KIND_DATA, timeout, out_block)) {
         return SHOAL_OK;
     }
-    shoal_err err = sh_queue_get_word((shoal_block *)queue, SHOAL_KIND_BLOCK, 0, timeout, &t, &unused);
-    if (err == SHOAL_OK) {
-        *out_block = t.block;
-    }
-    return err;
+    SH_TRY(sh_queue_get_word((shoal_block *)queue, SHOAL_KIND_BLOCK, 0, timeout, &t, &unused));
+    *out_block = t.block;
+    return SHOAL_OK;
 }
 
 /* ---- the rest: counting, closing, joining ---- */
@@ -516,10 +499,7 @@ void shoal_queue_close(shoal_queue *queue)
 
 shoal_err shoal_queue_task_done(shoal_queue *queue)
 {
-    shoal_err err = sh_block_require((shoal_block *)queue, SH_KIND_QUEUE, "shoal_queue_task_done");
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_block_require((shoal_block *)queue, SH_KIND_QUEUE, "shoal_queue_task_done"));
     if (sh_queue_is_acknowledged((shoal_block *)queue)) {
         return sh_fail(SHOAL_EINVAL, "task_done: this is an acknowledged queue: use shoal_delivery_done");
     }
@@ -553,10 +533,7 @@ shoal_err shoal_queue_join(shoal_queue *queue, int64_t timeout)
 {
     shoal_block *q = (shoal_block *)queue;
     sh_wait wait;
-    shoal_err err = sh_block_require(q, SH_KIND_QUEUE, "shoal_queue_join");
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_block_require(q, SH_KIND_QUEUE, "shoal_queue_join"));
     sh_wait_init(&wait, timeout, SH_SLICE_LONG, &sh_queue_shm_of(q)->all_done);
     while (!all_done(q)) {
         if (timeout <= SHOAL_NOW || !sh_queue_wait(q, &wait, all_done, &sh_queue_shm_of(q)->all_done)) {

@@ -62,10 +62,7 @@ static void let_go(sh_ctx *c, void *view)
 /* Inside: creates the view at the first use of a queue that was received. It starts at the rings in use. */
 shoal_err sh_queue_prepare_slow(shoal_block *q, const char *what)
 {
-    shoal_err err = sh_block_require(q, SH_KIND_QUEUE, what);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_block_require(q, SH_KIND_QUEUE, what));
     if (q->size < sizeof(sh_queue_shm)) {
         return sh_fail(SHOAL_ECORRUPT, "queue %llu is damaged", (unsigned long long)q->id);
     }
@@ -73,7 +70,7 @@ shoal_err sh_queue_prepare_slow(shoal_block *q, const char *what)
     if (q->extra == NULL) {
         return sh_fail(SHOAL_ENOMEM, "no memory for a queue");
     }
-    err = sh_queue_open_ring(q, 0);
+    shoal_err err = sh_queue_open_ring(q, 0);
     if (err == SHOAL_OK && sh_queue_is_acknowledged(q)) {
         sh_queue_view_of(q)->mood = SH_MOOD_SLOW;
         q->let_go = let_go;
@@ -138,11 +135,9 @@ static shoal_err next_ring(shoal_block *q, sh_a32 *mine, uint32_t n)
     if (sh_queue_is_closed(q) && sh_load_acquire(&sh_queue_view_of(q)->rings[n].shm->next) == 0) {
         return fail_closed(q);
     }
-    shoal_err err = sh_queue_open_ring(q, n + 1);
-    if (err == SHOAL_OK) {
-        sh_store_release(mine, n + 1);
-    }
-    return err;
+    SH_TRY(sh_queue_open_ring(q, n + 1));
+    sh_store_release(mine, n + 1);
+    return SHOAL_OK;
 }
 
 void sh_queue_link(sh_ctx *c, sh_a64 *next, shoal_block *b)
@@ -170,10 +165,7 @@ static shoal_err grow(sh_ctx *c, shoal_block *q, const sh_ring *ring)
             return sh_fail(SHOAL_ELIMIT, "queue %llu holds 2^%d messages", (unsigned long long)q->id,
                            SH_RING_ORDER_MAX);
         }
-        shoal_err err = sh_block_new(c, sh_class_of(bytes), bytes, &b);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(sh_block_new(c, sh_class_of(bytes), bytes, &b));
         sh_block_become(b, SH_KIND_RING);
         sh_store_release(&((sh_ring_shm *)b->data)->order, ring->order + 1);
         sh_queue_link(c, &ring->shm->next, b);
@@ -351,10 +343,7 @@ static shoal_err put_once(sh_ctx *c, shoal_block *q, const sh_put *r, bool *out_
         sh_block_lighten(c, r->given);
         t = sh_transfer_all(r->given);
     } else if (shared != NULL) {
-        shoal_err err = sh_transfer_part(c, shared, &t);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(sh_transfer_part(c, shared, &t));
     }
     return sh_queue_put_once(c, q, r->kind, &t, out_full);
 }
@@ -476,7 +465,8 @@ shoal_err sh_queue_watch(shoal_queue *queue, const char *call, int *out_fd)
         q->let_go = let_go;
     }
     sh_leave();
-    return err == SHOAL_OK ? sh_watch_fd(q, out_fd) : err;
+    SH_TRY(err);
+    return sh_watch_fd(q, out_fd);
 }
 
 sh_ring_result sh_queue_peek(shoal_block *q, const sh_ring **out_ring, sh_peek *out_peek)

@@ -11,10 +11,7 @@
 static inline shoal_err sh_transfer_part(sh_ctx *c, const shoal_block *block, sh_transfer *out)
 {
     uint64_t weight;
-    shoal_err err = sh_heap_share(c, block->cell, &weight);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_heap_share(c, block->cell, &weight));
     sh_ref ref = sh_load_relaxed((sh_a64 *)sh_at(block->cell)); /* only this process writes it, inside */
     *out = (sh_transfer){.word = sh_ref_make(block->id, weight),
                          .cell = block->cell,

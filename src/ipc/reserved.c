@@ -32,10 +32,9 @@ shoal_err shoal_message_create(size_t size, shoal_message **out_message)
     }
     shoal_err err = sh_message_new(c, 0, size, true, &b);
     sh_leave();
-    if (err == SHOAL_OK) {
-        *out_message = (shoal_message *)b;
-    }
-    return err;
+    SH_TRY(err);
+    *out_message = (shoal_message *)b;
+    return SHOAL_OK;
 }
 
 void *shoal_message_data(shoal_message *message)
@@ -63,11 +62,9 @@ shoal_err shoal_queue_give_message(shoal_queue *queue, shoal_message *message, i
 {
     SH_NEED(queue);
     SH_NEED(message);
-    shoal_err err = check(message, "shoal_queue_give_message");
-    return err != SHOAL_OK
-               ? err
-               : sh_queue_put_word((shoal_block *)queue,
-                                   &(sh_put){.kind = SH_ENTRY_MESSAGE, .given = block_of(message)}, timeout);
+    SH_TRY(check(message, "shoal_queue_give_message"));
+    return sh_queue_put_word((shoal_block *)queue, &(sh_put){.kind = SH_ENTRY_MESSAGE, .given = block_of(message)},
+                             timeout);
 }
 
 shoal_err shoal_queue_get_message(shoal_queue *queue, int64_t timeout, shoal_message **out_message)
@@ -76,16 +73,13 @@ shoal_err shoal_queue_get_message(shoal_queue *queue, int64_t timeout, shoal_mes
     SH_NEED(out_message);
     sh_taken t;
     size_t size;
-    shoal_err err = sh_queue_get_word((shoal_block *)queue, SH_WANT_BYTES, SIZE_MAX, timeout, &t, &size);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_queue_get_word((shoal_block *)queue, SH_WANT_BYTES, SIZE_MAX, timeout, &t, &size));
     if (t.kind == SH_ENTRY_MESSAGE) {
         *out_message = (shoal_message *)t.block;
         return SHOAL_OK;
     }
     shoal_message *fresh; /* up to 8 bytes travelled inside the ring */
-    err = shoal_message_create((size_t)(t.kind - SH_ENTRY_BYTES_0), &fresh);
+    shoal_err err = shoal_message_create((size_t)(t.kind - SH_ENTRY_BYTES_0), &fresh);
     if (err != SHOAL_OK) {
         sh_queue_keep_taken((shoal_block *)queue, &t);
         return err;
@@ -99,8 +93,8 @@ shoal_err shoal_pipe_give_message(shoal_pipe *end, shoal_message *message, int64
 {
     SH_NEED(message);
     shoal_queue *queue;
-    shoal_err err = sh_pipe_write_queue(end, &queue);
-    return err == SHOAL_OK ? shoal_queue_give_message(queue, message, timeout) : err;
+    SH_TRY(sh_pipe_write_queue(end, &queue));
+    return shoal_queue_give_message(queue, message, timeout);
 }
 
 shoal_err shoal_pipe_recv_message(shoal_pipe *end, int64_t timeout, shoal_message **out_message)

@@ -29,8 +29,8 @@ static inline bool is_ours(const void *object, sh_kind kind)
  * and save no registers: a locked instruction waits for stores before it. */
 static __attribute__((noinline, cold)) shoal_err refuse(const void *object, sh_kind kind, const char *call)
 {
-    shoal_err err = sh_block_require(object, kind, call);
-    return err != SHOAL_OK ? err : sh_fail(SHOAL_ESTATE, "%s: this process is not in the world of the object", call);
+    SH_TRY(sh_block_require(object, kind, call));
+    return sh_fail(SHOAL_ESTATE, "%s: this process is not in the world of the object", call);
 }
 
 static void *data_of(const void *object)
@@ -49,13 +49,11 @@ shoal_err shoal_lock_create(shoal_lock **out_lock)
         return sh_null_error("shoal_lock_create", "out_lock");
     }
     shoal_block *b;
-    shoal_err err = make(SH_KIND_LOCK, &b);
-    if (err == SHOAL_OK) {
-        sh_lock_format(data_of(b));
-        ((sh_lock_shm *)data_of(b))->name = sh_waits_name(SH_WAITS_LOCK, b->id);
-        *out_lock = (shoal_lock *)b;
-    }
-    return err;
+    SH_TRY(make(SH_KIND_LOCK, &b));
+    sh_lock_format(data_of(b));
+    ((sh_lock_shm *)data_of(b))->name = sh_waits_name(SH_WAITS_LOCK, b->id);
+    *out_lock = (shoal_lock *)b;
+    return SHOAL_OK;
 }
 
 shoal_err shoal_lock_lock(shoal_lock *lock, int64_t timeout)
@@ -81,13 +79,11 @@ shoal_err shoal_rlock_create(shoal_rlock **out_rlock)
         return sh_null_error("shoal_rlock_create", "out_rlock");
     }
     shoal_block *b;
-    shoal_err err = make(SH_KIND_RLOCK, &b);
-    if (err == SHOAL_OK) {
-        sh_rlock_format(data_of(b));
-        ((sh_rlock_shm *)data_of(b))->lock.name = sh_waits_name(SH_WAITS_RLOCK, b->id);
-        *out_rlock = (shoal_rlock *)b;
-    }
-    return err;
+    SH_TRY(make(SH_KIND_RLOCK, &b));
+    sh_rlock_format(data_of(b));
+    ((sh_rlock_shm *)data_of(b))->lock.name = sh_waits_name(SH_WAITS_RLOCK, b->id);
+    *out_rlock = (shoal_rlock *)b;
+    return SHOAL_OK;
 }
 
 shoal_err shoal_rlock_lock(shoal_rlock *rlock, int64_t timeout)
@@ -117,11 +113,8 @@ shoal_err shoal_semaphore_create(uint32_t value, uint32_t bound, shoal_semaphore
         return sh_null_error("shoal_semaphore_create", "out_semaphore");
     }
     shoal_block *b;
-    shoal_err err = make(SH_KIND_SEMAPHORE, &b);
-    if (err != SHOAL_OK) {
-        return err;
-    }
-    err = sh_semaphore_format(data_of(b), value, bound);
+    SH_TRY(make(SH_KIND_SEMAPHORE, &b));
+    shoal_err err = sh_semaphore_format(data_of(b), value, bound);
     if (err != SHOAL_OK) {
         sh_block_release(b);
         return err;
@@ -154,13 +147,11 @@ shoal_err shoal_event_create(shoal_event **out_event)
         return sh_null_error("shoal_event_create", "out_event");
     }
     shoal_block *b;
-    shoal_err err = make(SH_KIND_EVENT, &b);
-    if (err == SHOAL_OK) {
-        sh_event_format(data_of(b));
-        ((sh_event_shm *)data_of(b))->name = sh_waits_name(SH_WAITS_EVENT, b->id);
-        *out_event = (shoal_event *)b;
-    }
-    return err;
+    SH_TRY(make(SH_KIND_EVENT, &b));
+    sh_event_format(data_of(b));
+    ((sh_event_shm *)data_of(b))->name = sh_waits_name(SH_WAITS_EVENT, b->id);
+    *out_event = (shoal_event *)b;
+    return SHOAL_OK;
 }
 
 void shoal_event_set(shoal_event *event)
@@ -194,11 +185,8 @@ shoal_err shoal_barrier_create(uint32_t parties, shoal_barrier **out_barrier)
         return sh_null_error("shoal_barrier_create", "out_barrier");
     }
     shoal_block *b;
-    shoal_err err = make(SH_KIND_BARRIER, &b);
-    if (err != SHOAL_OK) {
-        return err;
-    }
-    err = sh_barrier_format(data_of(b), parties);
+    SH_TRY(make(SH_KIND_BARRIER, &b));
+    shoal_err err = sh_barrier_format(data_of(b), parties);
     if (err != SHOAL_OK) {
         sh_block_release(b);
         return err;
@@ -229,8 +217,8 @@ static shoal_err take_part(shoal_barrier *barrier)
 shoal_err shoal_barrier_wait(shoal_barrier *barrier, int64_t timeout, uint32_t *out_index)
 {
     uint32_t index;
-    shoal_err err = take_part(barrier);
-    return err == SHOAL_OK ? sh_barrier_wait(data_of(barrier), timeout, out_index != NULL ? out_index : &index) : err;
+    SH_TRY(take_part(barrier));
+    return sh_barrier_wait(data_of(barrier), timeout, out_index != NULL ? out_index : &index);
 }
 
 void shoal_barrier_abort(shoal_barrier *barrier)

@@ -378,10 +378,7 @@ sh_value_pair *sh_map_find(const shoal_value *map, const char *key, size_t key_s
 /* Adds a key that the map does not have. Takes nothing if it fails. */
 static shoal_err map_append(shoal_value *map, shoal_value *key, shoal_value *member)
 {
-    shoal_err err = make_room(map);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(make_room(map));
     size_t count = map->size + 1;
     map->as.map->pairs[map->size] = (sh_value_pair){.key = key, .value = member};
     key->as.position = map->size;
@@ -399,10 +396,11 @@ static shoal_err map_append(shoal_value *map, shoal_value *key, shoal_value *mem
 
 shoal_err sh_map_put(shoal_value *map, shoal_value *key, shoal_value *member)
 {
+    sh_value_pair *pair = NULL;
     shoal_err err = deepen(map, member);
-    sh_value_pair *pair = err == SHOAL_OK ? sh_map_find(map, key->text, key->size) : NULL;
-    if (err == SHOAL_OK && pair == NULL) {
-        err = map_append(map, key, member);
+    if (err == SHOAL_OK) {
+        pair = sh_map_find(map, key->text, key->size);
+        err = pair == NULL ? map_append(map, key, member) : SHOAL_OK;
     }
     if (err != SHOAL_OK) {
         shoal_value_destroy(member);

@@ -95,10 +95,7 @@ static shoal_err add_object(sh_encoding *e, shoal_block *object, uint32_t *out_i
     if (find_object(e, object, out_index)) {
         return SHOAL_OK;
     }
-    shoal_err err = sh_encoding_sends ? sh_encoding_sends(object) : SHOAL_OK;
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_encoding_sends ? sh_encoding_sends(object) : SHOAL_OK);
     if (e->object_count == e->object_capacity) {
         if (e->object_count > UINT32_MAX / 2) {
             return sh_fail(SHOAL_ELIMIT, "a message can hold at most %zu shared objects", e->object_count);
@@ -119,22 +116,20 @@ static shoal_err add_object(sh_encoding *e, shoal_block *object, uint32_t *out_i
     e->objects[index] = object;
     *out_index = (uint32_t)index;
     size_t first = index == SH_ENCODING_OBJECTS ? 0 : index;
-    for (size_t i = first; index >= SH_ENCODING_OBJECTS && i <= index && err == SHOAL_OK; i++) {
-        err = remember(e, i);
+    for (size_t i = first; index >= SH_ENCODING_OBJECTS && i <= index; i++) {
+        SH_TRY(remember(e, i));
     }
-    return err;
+    return SHOAL_OK;
 }
 
 static shoal_err pack_object(msgpack_packer *packer, sh_encoding *e, const shoal_value *value, int *out_failed)
 {
     uint32_t index = 0;
-    shoal_err err = add_object(e, value->as.object, &index);
-    if (err == SHOAL_OK) {
-        uint8_t body[SH_EXT_OBJECT_SIZE] = {value->kind, (uint8_t)index, (uint8_t)(index >> 8), (uint8_t)(index >> 16),
-                                            (uint8_t)(index >> 24)};
-        *out_failed = msgpack_pack_ext_with_body(packer, body, sizeof body, SH_EXT_OBJECT);
-    }
-    return err;
+    SH_TRY(add_object(e, value->as.object, &index));
+    uint8_t body[SH_EXT_OBJECT_SIZE] = {value->kind, (uint8_t)index, (uint8_t)(index >> 8), (uint8_t)(index >> 16),
+                                        (uint8_t)(index >> 24)};
+    *out_failed = msgpack_pack_ext_with_body(packer, body, sizeof body, SH_EXT_OBJECT);
+    return SHOAL_OK;
 }
 
 static shoal_err pack_foreign(msgpack_packer *packer, const shoal_value *value, int *out_failed)
@@ -193,10 +188,11 @@ static shoal_err pack_value(msgpack_packer *packer, sh_encoding *e, const shoal_
         }
         break;
     }
-    if (err == SHOAL_OK && failed != 0) {
-        err = sh_fail(SHOAL_ENOMEM, "no memory for a message of more than %zu bytes", e->size);
+    SH_TRY(err);
+    if (failed != 0) {
+        return sh_fail(SHOAL_ENOMEM, "no memory for a message of more than %zu bytes", e->size);
     }
-    return err;
+    return SHOAL_OK;
 }
 
 shoal_err sh_encoding_init(sh_encoding *e, const shoal_value *value)

@@ -21,14 +21,10 @@ static shoal_err actor_critic_init(shoal_module *self, const double *settings)
         return err;
     }
     hidden = hidden > 0 ? hidden : HIDDEN;
-    err = sh_module_add_child(self, "policy1", shoal_linear_create(observation, hidden, true));
-    if (err == SHOAL_OK) {
-        err = sh_module_add_child(self, "policy2", shoal_linear_create(hidden, actions, true));
-    }
-    if (err == SHOAL_OK) {
-        err = sh_module_add_child(self, "value1", shoal_linear_create(observation, hidden, true));
-    }
-    return err == SHOAL_OK ? sh_module_add_child(self, "value2", shoal_linear_create(hidden, 1, true)) : err;
+    SH_TRY(sh_module_add_child(self, "policy1", shoal_linear_create(observation, hidden, true)));
+    SH_TRY(sh_module_add_child(self, "policy2", shoal_linear_create(hidden, actions, true)));
+    SH_TRY(sh_module_add_child(self, "value1", shoal_linear_create(observation, hidden, true)));
+    return sh_module_add_child(self, "value2", shoal_linear_create(hidden, 1, true));
 }
 
 static shoal_tensor *net(const shoal_module *self, size_t first, shoal_tensor *x)

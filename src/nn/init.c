@@ -49,9 +49,9 @@ shoal_err sh_init_weight_and_bias(shoal_module *m, int ndim, const int64_t *shap
         fan_in *= (double)shape[d];
     }
     double bound = 1 / sqrt(fan_in);
-    shoal_err err = sh_module_add_parameter(m, "weight", sh_init_uniform(bound, ndim, shape));
-    if (err == SHOAL_OK && with_bias) {
-        err = sh_module_add_parameter(m, "bias", sh_init_uniform(bound, 1, shape));
+    SH_TRY(sh_module_add_parameter(m, "weight", sh_init_uniform(bound, ndim, shape)));
+    if (with_bias) {
+        SH_TRY(sh_module_add_parameter(m, "bias", sh_init_uniform(bound, 1, shape)));
     }
-    return err;
+    return SHOAL_OK;
 }

@@ -11,11 +11,9 @@
 static shoal_err linear_init(shoal_module *self, const double *settings)
 {
     int64_t in, out;
-    shoal_err err = sh_setting(self, 0, "in", 1, &in);
-    if (err == SHOAL_OK) {
-        err = sh_setting(self, 1, "out", 1, &out);
-    }
-    return err == SHOAL_OK ? sh_init_weight_and_bias(self, SHOAL_SHAPE(out, in), settings[2] == 0) : err;
+    SH_TRY(sh_setting(self, 0, "in", 1, &in));
+    SH_TRY(sh_setting(self, 1, "out", 1, &out));
+    return sh_init_weight_and_bias(self, SHOAL_SHAPE(out, in), settings[2] == 0);
 }
 
 static shoal_tensor *linear_forward(shoal_module *self, shoal_tensor *x)
@@ -79,20 +77,16 @@ static shoal_err conv2d_check(const shoal_module *self)
                  {CONV_DILATION, "dilation", 0},
                  {CONV_DILATION + 1, "dilation", 0},
                  {CONV_GROUPS, "groups", 0}};
-    shoal_err err = SHOAL_OK;
-    for (size_t i = 0; err == SHOAL_OK && i < sizeof rules / sizeof rules[0]; i++) {
+    for (size_t i = 0; i < sizeof rules / sizeof rules[0]; i++) {
         int64_t unused;
-        err = sh_setting(self, rules[i].setting, rules[i].name, rules[i].low, &unused);
+        SH_TRY(sh_setting(self, rules[i].setting, rules[i].name, rules[i].low, &unused));
     }
-    return err;
+    return SHOAL_OK;
 }
 
 static shoal_err conv2d_init(shoal_module *self, const double *s)
 {
-    shoal_err err = conv2d_check(self);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(conv2d_check(self));
     int64_t in = (int64_t)s[CONV_IN], out = (int64_t)s[CONV_OUT], groups = or_one(s[CONV_GROUPS]);
     if (in % groups != 0 || out % groups != 0) {
         return sh_fail(SHOAL_EINVAL, "Conv2d: %lld and %lld channels cannot be divided into %lld groups", (long long)in,
@@ -178,11 +172,9 @@ static shoal_err embedding_init(shoal_module *self, const double *settings)
 {
     (void)settings;
     int64_t count, width;
-    shoal_err err = sh_setting(self, 0, "count", 1, &count);
-    if (err == SHOAL_OK) {
-        err = sh_setting(self, 1, "width", 1, &width);
-    }
-    return err == SHOAL_OK ? sh_module_add_parameter(self, "weight", sh_init_normal(SHOAL_SHAPE(count, width))) : err;
+    SH_TRY(sh_setting(self, 0, "count", 1, &count));
+    SH_TRY(sh_setting(self, 1, "width", 1, &width));
+    return sh_module_add_parameter(self, "weight", sh_init_normal(SHOAL_SHAPE(count, width)));
 }
 
 static shoal_tensor *embedding_forward(shoal_module *self, shoal_tensor *x)
@@ -218,11 +210,9 @@ static shoal_err layer_norm_init(shoal_module *self, const double *settings)
 {
     (void)settings;
     int64_t width;
-    shoal_err err = sh_setting(self, 0, "width", 1, &width);
-    if (err == SHOAL_OK) {
-        err = sh_module_add_parameter(self, "weight", sh_init_full(1, SHOAL_SHAPE(width)));
-    }
-    return err == SHOAL_OK ? sh_module_add_parameter(self, "bias", sh_init_full(0, SHOAL_SHAPE(width))) : err;
+    SH_TRY(sh_setting(self, 0, "width", 1, &width));
+    SH_TRY(sh_module_add_parameter(self, "weight", sh_init_full(1, SHOAL_SHAPE(width))));
+    return sh_module_add_parameter(self, "bias", sh_init_full(0, SHOAL_SHAPE(width)));
 }
 
 static shoal_tensor *layer_norm_forward(shoal_module *self, shoal_tensor *x)

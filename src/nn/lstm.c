@@ -33,31 +33,23 @@ static shoal_err add(shoal_module *self, const char *what, int64_t layer, shoal_
 static shoal_err add_layer(shoal_module *self, int64_t layer, int64_t in, int64_t hidden)
 {
     double bound = 1 / sqrt((double)hidden);
-    shoal_err err = add(self, "weight_ih", layer, sh_init_uniform(bound, SHOAL_SHAPE(4 * hidden, in)));
-    if (err == SHOAL_OK) {
-        err = add(self, "weight_hh", layer, sh_init_uniform(bound, SHOAL_SHAPE(4 * hidden, hidden)));
-    }
-    if (err == SHOAL_OK) {
-        err = add(self, "bias_ih", layer, sh_init_uniform(bound, SHOAL_SHAPE(4 * hidden)));
-    }
-    return err == SHOAL_OK ? add(self, "bias_hh", layer, sh_init_uniform(bound, SHOAL_SHAPE(4 * hidden))) : err;
+    SH_TRY(add(self, "weight_ih", layer, sh_init_uniform(bound, SHOAL_SHAPE(4 * hidden, in))));
+    SH_TRY(add(self, "weight_hh", layer, sh_init_uniform(bound, SHOAL_SHAPE(4 * hidden, hidden))));
+    SH_TRY(add(self, "bias_ih", layer, sh_init_uniform(bound, SHOAL_SHAPE(4 * hidden))));
+    return add(self, "bias_hh", layer, sh_init_uniform(bound, SHOAL_SHAPE(4 * hidden)));
 }
 
 static shoal_err lstm_init(shoal_module *self, const double *settings)
 {
     (void)settings;
     int64_t in, hidden, layers;
-    shoal_err err = sh_setting(self, 0, "in", 1, &in);
-    if (err == SHOAL_OK) {
-        err = sh_setting(self, 1, "hidden", 1, &hidden);
+    SH_TRY(sh_setting(self, 0, "in", 1, &in));
+    SH_TRY(sh_setting(self, 1, "hidden", 1, &hidden));
+    SH_TRY(sh_setting(self, 2, "layers", 0, &layers));
+    for (int64_t i = 0; i < layers_of(self); i++) {
+        SH_TRY(add_layer(self, i, i == 0 ? in : hidden, hidden));
     }
-    if (err == SHOAL_OK) {
-        err = sh_setting(self, 2, "layers", 0, &layers);
-    }
-    for (int64_t i = 0; err == SHOAL_OK && i < layers_of(self); i++) {
-        err = add_layer(self, i, i == 0 ? in : hidden, hidden);
-    }
-    return err;
+    return SHOAL_OK;
 }
 
 static void lstm_fini(shoal_module *self)
@@ -85,12 +77,14 @@ static shoal_err run_layer(const shoal_module *self, int64_t layer, shoal_tensor
     const sh_module_tensor *p = &self->entries[PARAMETERS * layer];
     const int64_t shape[] = {steps[0]->shape[0], (int64_t)self->settings[1]};
     shoal_tensor *h = sh_zeros_on(steps[0], 2, shape), *c = h;
-    shoal_err err = h ? SHOAL_OK : shoal_last_error();
-    for (int64_t t = 0; err == SHOAL_OK && t < count; t++) {
-        err = shoal_lstm_cell(steps[t], h, c, p[0].tensor, p[1].tensor, p[2].tensor, p[3].tensor, &h, &c);
+    if (!h) {
+        return shoal_last_error();
+    }
+    for (int64_t t = 0; t < count; t++) {
+        SH_TRY(shoal_lstm_cell(steps[t], h, c, p[0].tensor, p[1].tensor, p[2].tensor, p[3].tensor, &h, &c));
         steps[t] = h;
     }
-    return err;
+    return SHOAL_OK;
 }
 
 static shoal_err check_input(const shoal_module *self, const shoal_tensor *x)
@@ -107,18 +101,18 @@ static shoal_err check_input(const shoal_module *self, const shoal_tensor *x)
 static shoal_err run(shoal_module *self, shoal_tensor *x)
 {
     lstm_state *state = shoal_module_state(self);
-    shoal_err err = check_input(self, x);
-    if (err == SHOAL_OK) {
-        err = make_room(state, x->shape[1]);
-    }
-    for (int64_t t = 0; err == SHOAL_OK && t < x->shape[1]; t++) {
+    SH_TRY(check_input(self, x));
+    SH_TRY(make_room(state, x->shape[1]));
+    for (int64_t t = 0; t < x->shape[1]; t++) {
         state->steps[t] = shoal_select(x, 1, t);
-        err = state->steps[t] ? SHOAL_OK : shoal_last_error();
+        if (!state->steps[t]) {
+            return shoal_last_error();
+        }
     }
-    for (int64_t layer = 0; err == SHOAL_OK && layer < layers_of(self); layer++) {
-        err = run_layer(self, layer, state->steps, x->shape[1]);
+    for (int64_t layer = 0; layer < layers_of(self); layer++) {
+        SH_TRY(run_layer(self, layer, state->steps, x->shape[1]));
     }
-    return err;
+    return SHOAL_OK;
 }
 
 static shoal_tensor *lstm_forward(shoal_module *self, shoal_tensor *x)

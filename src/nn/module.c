@@ -193,17 +193,13 @@ static shoal_err add_entry(shoal_module *m, const char *name, shoal_tensor *t, b
     if (sh_tensor_is_released(t)) {
         return sh_released_error(is_buffer ? "shoal_module_add_buffer" : "shoal_module_add_parameter");
     }
-    shoal_err err = check_name(m, name, 0);
-    if (err == SHOAL_OK) {
-        err = check_tensor(m, name, t, is_buffer);
-    }
-    if (err == SHOAL_OK) {
-        err = insert_entry(m, is_buffer ? m->entry_count : m->parameters, name, t);
-    }
-    if (err == SHOAL_OK && !is_buffer) {
+    SH_TRY(check_name(m, name, 0));
+    SH_TRY(check_tensor(m, name, t, is_buffer));
+    SH_TRY(insert_entry(m, is_buffer ? m->entry_count : m->parameters, name, t));
+    if (!is_buffer) {
         m->parameters++;
     }
-    return err;
+    return SHOAL_OK;
 }
 
 shoal_err shoal_module_add_parameter(shoal_module *module, const char *name, shoal_tensor *t)

@@ -99,17 +99,16 @@ static shoal_err check_same(const shoal_named *to, const shoal_named *from)
 static shoal_err check_same_names(const shoal_module *to, const shoal_module *from)
 {
     shoal_named a = {0}, b = {0};
-    shoal_err err = SHOAL_OK;
-    while (err == SHOAL_OK) {
+    for (;;) {
         bool more_a = shoal_module_next(to, &a) == SHOAL_OK, more_b = shoal_module_next(from, &b) == SHOAL_OK;
         if (!more_a && !more_b) {
             break;
         }
-        err = more_a && more_b ? check_same(&a, &b)
-                               : sh_fail(SHOAL_EINVAL, "shoal_module_copy: '%s' exists only in the %s",
-                                         more_a ? a.name : b.name, more_a ? "target" : "source");
+        SH_TRY(more_a && more_b ? check_same(&a, &b)
+                                : sh_fail(SHOAL_EINVAL, "shoal_module_copy: '%s' exists only in the %s",
+                                          more_a ? a.name : b.name, more_a ? "target" : "source"));
     }
-    return err;
+    return SHOAL_OK;
 }
 
 shoal_err shoal_module_copy(shoal_module *to, const shoal_module *from)
@@ -119,14 +118,15 @@ shoal_err shoal_module_copy(shoal_module *to, const shoal_module *from)
     if (!to || !from) {
         return sh_fail(SHOAL_EINVAL, "shoal_module_copy: the module to copy %s is NULL", to ? "from" : "to");
     }
-    shoal_err err = check_same_names(to, from);
+    SH_TRY(check_same_names(to, from));
     bool is_buffer;
-    for (size_t i = 0; err == SHOAL_OK && i < to->total; i++) {
+    for (size_t i = 0; i < to->total; i++) {
         shoal_tensor *t = sh_module_entry(to, i, &is_buffer)->tensor;
-        err = sh_tensor_copy_data(t, sh_module_entry(from, i, &is_buffer)->tensor);
+        shoal_err err = sh_tensor_copy_data(t, sh_module_entry(from, i, &is_buffer)->tensor);
         sh_tensor_touch(t);
+        SH_TRY(err);
     }
-    return err;
+    return SHOAL_OK;
 }
 
 /* ---- devices ---- */
@@ -134,16 +134,16 @@ shoal_err shoal_module_copy(shoal_module *to, const shoal_module *from)
 /* Moves whole storages, so parameters that share one still do, and an optimiser's pointers stay right. */
 shoal_err sh_module_to(shoal_module *module, const sh_device *device)
 {
-    shoal_err err = SHOAL_OK;
+    SH_TRY(SHOAL_OK);
     bool is_buffer;
-    for (size_t i = 0; err == SHOAL_OK && i < module->total; i++) {
+    for (size_t i = 0; i < module->total; i++) {
         shoal_tensor *t = sh_module_entry(module, i, &is_buffer)->tensor;
-        err = sh_storage_move(t->storage, device);
-        if (err == SHOAL_OK && t->grad) {
-            err = sh_storage_move(t->grad->storage, device);
+        SH_TRY(sh_storage_move(t->storage, device));
+        if (t->grad) {
+            SH_TRY(sh_storage_move(t->grad->storage, device));
         }
     }
-    return err;
+    return SHOAL_OK;
 }
 
 shoal_err shoal_module_to(shoal_module *module, shoal_device device)

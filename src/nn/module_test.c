@@ -19,14 +19,10 @@ static shoal_err scaler_init(shoal_module *self, const double *settings)
     if (settings[1] < 0) {
         return shoal_fail(SHOAL_EINVAL, "scaler: %g is below 0", settings[1]);
     }
-    shoal_err err = shoal_module_add_buffer(self, "seen", shoal_zeros(SHOAL_I64, SHOAL_SCALAR));
-    if (err == SHOAL_OK) {
-        err = shoal_module_add_parameter(self, "scale", shoal_full(SHOAL_F32, settings[0], SHOAL_SCALAR));
-    }
-    if (err == SHOAL_OK) {
-        err = shoal_module_add_parameter(self, "shift", shoal_full(SHOAL_F32, settings[1], SHOAL_SHAPE(3)));
-    }
-    return err == SHOAL_OK ? shoal_module_add_child(self, "act", shoal_relu_create()) : err;
+    SH_TRY(shoal_module_add_buffer(self, "seen", shoal_zeros(SHOAL_I64, SHOAL_SCALAR)));
+    SH_TRY(shoal_module_add_parameter(self, "scale", shoal_full(SHOAL_F32, settings[0], SHOAL_SCALAR)));
+    SH_TRY(shoal_module_add_parameter(self, "shift", shoal_full(SHOAL_F32, settings[1], SHOAL_SHAPE(3))));
+    return shoal_module_add_child(self, "act", shoal_relu_create());
 }
 
 static shoal_tensor *scaler_forward(shoal_module *self, shoal_tensor *x)

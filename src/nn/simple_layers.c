@@ -12,16 +12,12 @@ static shoal_err pool_init(shoal_module *self, const double *settings)
 {
     (void)settings;
     int64_t size, stride;
-    shoal_err err = sh_setting(self, 0, "size", 1, &size);
-    if (err == SHOAL_OK) {
-        err = sh_setting(self, 1, "stride", 0, &stride);
-    }
-    if (err == SHOAL_OK) {
-        stride = stride > 0 ? stride : size;
-        shoal_pool2d_options *o = shoal_module_state(self);
-        *o = (shoal_pool2d_options){.size = {size, size}, .stride = {stride, stride}};
-    }
-    return err;
+    SH_TRY(sh_setting(self, 0, "size", 1, &size));
+    SH_TRY(sh_setting(self, 1, "stride", 0, &stride));
+    stride = stride > 0 ? stride : size;
+    shoal_pool2d_options *o = shoal_module_state(self);
+    *o = (shoal_pool2d_options){.size = {size, size}, .stride = {stride, stride}};
+    return SHOAL_OK;
 }
 
 static shoal_tensor *max_pool2d_forward(shoal_module *self, shoal_tensor *x)

@@ -63,17 +63,11 @@ static const sh_optim_kind adamw = ADAM_KIND("AdamW");
 
 static shoal_err adam_check(const char *kind, const shoal_adam_options *o)
 {
-    shoal_err err = sh_optim_check(kind, "lr", o->lr, 0, INFINITY, true);
-    if (err == SHOAL_OK) {
-        err = sh_optim_check(kind, "beta1", o->beta1, 0, 1, true);
-    }
-    if (err == SHOAL_OK) {
-        err = sh_optim_check(kind, "beta2", o->beta2, 0, 1, true);
-    }
-    if (err == SHOAL_OK) {
-        err = sh_optim_check(kind, "eps", o->eps, 0, INFINITY, true);
-    }
-    return err == SHOAL_OK ? sh_optim_check(kind, "weight_decay", o->weight_decay, 0, INFINITY, true) : err;
+    SH_TRY(sh_optim_check(kind, "lr", o->lr, 0, INFINITY, true));
+    SH_TRY(sh_optim_check(kind, "beta1", o->beta1, 0, 1, true));
+    SH_TRY(sh_optim_check(kind, "beta2", o->beta2, 0, 1, true));
+    SH_TRY(sh_optim_check(kind, "eps", o->eps, 0, INFINITY, true));
+    return sh_optim_check(kind, "weight_decay", o->weight_decay, 0, INFINITY, true);
 }
 
 static shoal_optimizer *create(const sh_optim_kind *kind, shoal_module *module, const shoal_adam_options *options,

@@ -14,12 +14,15 @@ shoal_err sh_optim_batch_run(sh_optim_batch *batch, shoal_optimizer *optimizer)
         .parts = batch->parts,
         .count = batch->count,
     };
-    shoal_err err = u.exec ? SHOAL_OK : shoal_last_error();
-    if (err == SHOAL_OK && batch->step_count > 0) {
-        err = u.kernels->count_steps(u.exec, batch->steps, batch->step_count);
-    }
+    int32_t step_count = batch->step_count;
     batch->count = batch->step_count = 0;
-    return err == SHOAL_OK ? optimizer->kind->step_all(optimizer, &u) : err;
+    if (!u.exec) {
+        return shoal_last_error();
+    }
+    if (step_count > 0) {
+        SH_TRY(u.kernels->count_steps(u.exec, batch->steps, step_count));
+    }
+    return optimizer->kind->step_all(optimizer, &u);
 }
 
 static void *memory_of(const shoal_tensor *t)
@@ -36,10 +39,7 @@ shoal_err sh_optim_batch_add(sh_optim_batch *batch, shoal_optimizer *optimizer, 
         return sh_device_mixed("shoal_optimizer_step", device, grad->storage->device);
     }
     if (batch->count == SH_OPTIM_BATCH || (batch->count > 0 && (batch->device != device || batch->dtype != p->dtype))) {
-        shoal_err err = sh_optim_batch_run(batch, optimizer);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(sh_optim_batch_run(batch, optimizer));
     }
     const sh_optim_kind *kind = optimizer->kind;
     sh_optim_part part = {.n = p->count, .param = sh_tensor_ptr(p), .grad = sh_tensor_ptr(grad)};

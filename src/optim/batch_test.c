@@ -37,13 +37,12 @@ static shoal_tensor *make(int parameter, int64_t rows, int64_t columns, int step
 static shoal_err many_init(shoal_module *self, const double *settings)
 {
     (void)settings;
-    shoal_err err = SHOAL_OK;
-    for (int p = 0; err == SHOAL_OK && p < PARAMETERS; p++) {
+    for (int p = 0; p < PARAMETERS; p++) {
         char name[16];
         (void)snprintf(name, sizeof name, "p%d", p);
-        err = shoal_module_add_parameter(self, name, make(p, p % 4 + 1, 3, 0));
+        SH_TRY(shoal_module_add_parameter(self, name, make(p, p % 4 + 1, 3, 0)));
     }
-    return err;
+    return SHOAL_OK;
 }
 
 static shoal_tensor *many_forward(shoal_module *self, shoal_tensor *x)

@@ -49,15 +49,11 @@ static shoal_tensor *next_grad(const shoal_module *module, size_t *at)
 /* Computes the sum of squares of all gradients together. */
 static shoal_err sum_of_squares(const shoal_module *module, shoal_tensor *sums, double *places, double *out_total)
 {
-    shoal_err err = SHOAL_OK;
     size_t at = 0, i = 0;
-    for (const shoal_tensor *g; err == SHOAL_OK && (g = next_grad(module, &at)) != NULL; i++) {
-        err = sum_into(sums, i, g);
+    for (const shoal_tensor *g; (g = next_grad(module, &at)) != NULL; i++) {
+        SH_TRY(sum_into(sums, i, g));
     }
-    err = err == SHOAL_OK ? shoal_tensor_read(sums, places, (size_t)sums->count * PLACE) : err;
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(shoal_tensor_read(sums, places, (size_t)sums->count * PLACE));
     double total = 0;
     at = i = 0;
     for (const shoal_tensor *g; (g = next_grad(module, &at)) != NULL; i++) {
@@ -186,13 +182,13 @@ shoal_err shoal_clip_grad_norm(shoal_module *module, double max_norm, double *ou
     if (err != SHOAL_OK || done) {
         return err;
     }
-    err = first ? norm_of_grads(module, first, &norm) : SHOAL_OK;
+    SH_TRY(first ? norm_of_grads(module, first, &norm) : SHOAL_OK);
     double factor = max_norm / (norm + 1e-6); /* as in PyTorch */
-    if (err == SHOAL_OK && factor < 1) {
-        err = scale_grads(module, factor);
+    if (factor < 1) {
+        SH_TRY(scale_grads(module, factor));
     }
-    if (err == SHOAL_OK && out_norm) {
+    if (out_norm) {
         *out_norm = norm;
     }
-    return err;
+    return SHOAL_OK;
 }

@@ -127,10 +127,7 @@ static shoal_err prepare_slot(const shoal_optimizer *o, sh_optim_slot *slot)
             }
         }
         if (slot->state[s] && slot->state[s]->storage->device != place_of(o, slot, s)) {
-            shoal_err err = sh_storage_move(slot->state[s]->storage, place_of(o, slot, s));
-            if (err != SHOAL_OK) {
-                return err;
-            }
+            SH_TRY(sh_storage_move(slot->state[s]->storage, place_of(o, slot, s)));
         }
     }
     return SHOAL_OK;
@@ -139,13 +136,12 @@ static shoal_err prepare_slot(const shoal_optimizer *o, sh_optim_slot *slot)
 shoal_err shoal_optimizer_prepare(shoal_optimizer *optimizer)
 {
     SH_NEED(optimizer);
-    shoal_err err = SHOAL_OK;
-    for (size_t i = 0; err == SHOAL_OK && i < optimizer->count; i++) {
+    for (size_t i = 0; i < optimizer->count; i++) {
         if (optimizer->slots[i].parameter->requires_grad) {
-            err = prepare_slot(optimizer, &optimizer->slots[i]);
+            SH_TRY(prepare_slot(optimizer, &optimizer->slots[i]));
         }
     }
-    return err;
+    return SHOAL_OK;
 }
 
 shoal_err shoal_optimizer_next(const shoal_optimizer *optimizer, shoal_named *it)
@@ -273,10 +269,7 @@ static shoal_err step_slot(shoal_optimizer *o, sh_optim_slot *slot, sh_optim_bat
     if (!grad) {
         return SHOAL_OK;
     }
-    shoal_err err = prepare_slot(o, slot);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(prepare_slot(o, slot));
     size_t mark = shoal_scope_mark();
     grad = grad->contiguous ? grad : shoal_contiguous(grad);
     if (!grad) {
@@ -285,7 +278,7 @@ static shoal_err step_slot(shoal_optimizer *o, sh_optim_slot *slot, sh_optim_bat
     if (sh_optim_batches(slot->parameter->storage->device)) {
         return sh_optim_batch_add(batch, o, slot, grad);
     }
-    err = update_slot(o, slot, grad);
+    shoal_err err = update_slot(o, slot, grad);
     shoal_scope_release(mark);
     return err;
 }
@@ -300,7 +293,9 @@ shoal_err shoal_optimizer_step(shoal_optimizer *optimizer)
     for (size_t i = 0; err == SHOAL_OK && i < optimizer->count; i++) {
         err = step_slot(optimizer, &optimizer->slots[i], &batch);
     }
-    err = err == SHOAL_OK ? sh_optim_batch_run(&batch, optimizer) : err;
+    if (err == SHOAL_OK) {
+        err = sh_optim_batch_run(&batch, optimizer);
+    }
     shoal_scope_release(mark);
     return err;
 }

@@ -18,8 +18,8 @@
 static shoal_err pair_init(shoal_module *self, const double *settings)
 {
     shoal_dtype dtype = settings[0] != 0 ? SHOAL_F64 : SHOAL_F32;
-    shoal_err err = shoal_module_add_parameter(self, "idle", shoal_ones(dtype, SHOAL_SHAPE(3)));
-    return err == SHOAL_OK ? shoal_module_add_parameter(self, "w", shoal_zeros(dtype, SHOAL_SHAPE(N))) : err;
+    SH_TRY(shoal_module_add_parameter(self, "idle", shoal_ones(dtype, SHOAL_SHAPE(3))));
+    return shoal_module_add_parameter(self, "w", shoal_zeros(dtype, SHOAL_SHAPE(N)));
 }
 
 static shoal_tensor *pair_forward(shoal_module *self, shoal_tensor *x)
@@ -560,8 +560,8 @@ END_TEST
 static shoal_err hollow_init(shoal_module *self, const double *settings)
 {
     (void)settings;
-    shoal_err err = shoal_module_add_parameter(self, "none", shoal_zeros(SHOAL_F32, SHOAL_SHAPE(0, 3)));
-    return err == SHOAL_OK ? shoal_module_add_parameter(self, "w", shoal_zeros(SHOAL_F32, SHOAL_SHAPE(2))) : err;
+    SH_TRY(shoal_module_add_parameter(self, "none", shoal_zeros(SHOAL_F32, SHOAL_SHAPE(0, 3))));
+    return shoal_module_add_parameter(self, "w", shoal_zeros(SHOAL_F32, SHOAL_SHAPE(2)));
 }
 
 static const shoal_module_type hollow = {.name = "Hollow", .init = hollow_init, .forward = pair_forward};

@@ -55,17 +55,11 @@ static const sh_optim_kind rmsprop = {
 
 static shoal_err rmsprop_check(const shoal_rmsprop_options *o)
 {
-    shoal_err err = sh_optim_check("RMSprop", "lr", o->lr, 0, INFINITY, true);
-    if (err == SHOAL_OK) {
-        err = sh_optim_check("RMSprop", "alpha", o->alpha, 0, INFINITY, true);
-    }
-    if (err == SHOAL_OK) {
-        err = sh_optim_check("RMSprop", "eps", o->eps, 0, INFINITY, true);
-    }
-    if (err == SHOAL_OK) {
-        err = sh_optim_check("RMSprop", "momentum", o->momentum, 0, INFINITY, true);
-    }
-    return err == SHOAL_OK ? sh_optim_check("RMSprop", "weight_decay", o->weight_decay, 0, INFINITY, true) : err;
+    SH_TRY(sh_optim_check("RMSprop", "lr", o->lr, 0, INFINITY, true));
+    SH_TRY(sh_optim_check("RMSprop", "alpha", o->alpha, 0, INFINITY, true));
+    SH_TRY(sh_optim_check("RMSprop", "eps", o->eps, 0, INFINITY, true));
+    SH_TRY(sh_optim_check("RMSprop", "momentum", o->momentum, 0, INFINITY, true));
+    return sh_optim_check("RMSprop", "weight_decay", o->weight_decay, 0, INFINITY, true);
 }
 
 shoal_optimizer *shoal_rmsprop_create_with(shoal_module *module, const shoal_rmsprop_options *options)

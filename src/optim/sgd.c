@@ -50,21 +50,17 @@ static const sh_optim_kind sgd = {
 
 static shoal_err sgd_check(const shoal_sgd_options *o)
 {
-    shoal_err err = sh_optim_check("SGD", "lr", o->lr, 0, INFINITY, true);
-    if (err == SHOAL_OK) {
-        err = sh_optim_check("SGD", "momentum", o->momentum, 0, INFINITY, true);
+    SH_TRY(sh_optim_check("SGD", "lr", o->lr, 0, INFINITY, true));
+    SH_TRY(sh_optim_check("SGD", "momentum", o->momentum, 0, INFINITY, true));
+    SH_TRY(sh_optim_check("SGD", "weight_decay", o->weight_decay, 0, INFINITY, true));
+    if (!isfinite(o->dampening)) {
+        return sh_fail(SHOAL_EINVAL, "SGD: dampening is %g, it must be finite", o->dampening);
     }
-    if (err == SHOAL_OK) {
-        err = sh_optim_check("SGD", "weight_decay", o->weight_decay, 0, INFINITY, true);
+    if (o->nesterov && (o->momentum == 0 || o->dampening != 0)) {
+        return sh_fail(SHOAL_EINVAL, "SGD: nesterov needs momentum (it is %g) and no dampening (it is %g)", o->momentum,
+                       o->dampening);
     }
-    if (err == SHOAL_OK && !isfinite(o->dampening)) {
-        err = sh_fail(SHOAL_EINVAL, "SGD: dampening is %g, it must be finite", o->dampening);
-    }
-    if (err == SHOAL_OK && o->nesterov && (o->momentum == 0 || o->dampening != 0)) {
-        err = sh_fail(SHOAL_EINVAL, "SGD: nesterov needs momentum (it is %g) and no dampening (it is %g)", o->momentum,
-                      o->dampening);
-    }
-    return err;
+    return SHOAL_OK;
 }
 
 shoal_optimizer *shoal_sgd_create_with(shoal_module *module, const shoal_sgd_options *options)

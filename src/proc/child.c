@@ -41,13 +41,10 @@ int shoal_rank(void)
 static shoal_err store_result(const shoal_value *result)
 {
     sh_encoding e;
-    shoal_err err = sh_encoding_init(&e, result);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_encoding_init(&e, result));
     shoal_block *message;
     sh_ctx *c = sh_enter_held();
-    err = c != NULL ? sh_message_make(c, &e, &message) : shoal_last_error();
+    shoal_err err = c != NULL ? sh_message_make(c, &e, &message) : shoal_last_error();
     if (err == SHOAL_OK) {
         SH_DEATH("proc.return.made");
         sh_message_store(c, message, sh_offset_of(&sh_start_of(me.record)->result));
@@ -65,10 +62,8 @@ shoal_err shoal_return(shoal_value *result)
     if (result == NULL) {
         return sh_null_error("shoal_return", "the result");
     }
-    shoal_err err = sh_value_check_free(result);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_value_check_free(result));
+    shoal_err err;
     if (me.record == NULL) {
         err = sh_fail(SHOAL_ESTATE, "shoal_return: this process was not started as a target");
     } else if (sh_block_is_lost(me.record)) {
@@ -167,11 +162,9 @@ static shoal_err take_forked_place(uint32_t slot, int death_signal)
     if (lifeline >= 0) {
         close(lifeline);
     }
-    if (err == SHOAL_OK) {
-        SH_DEATH("proc.forked.armed");
-        err = sh_world_become(slot);
-    }
-    return err;
+    SH_TRY(err);
+    SH_DEATH("proc.forked.armed");
+    return sh_world_become(slot);
 }
 
 void sh_child_resume(uint32_t slot, int death_signal)
@@ -216,11 +209,9 @@ static void keep_from_exec(int fd)
 
 static shoal_err enter_world(const assignment *a)
 {
-    shoal_err err = sh_world_attach(a->world, a->slot, NULL);
-    if (err == SHOAL_OK) {
-        sh_cardstore_adopt(a->store);
-    }
-    return err;
+    SH_TRY(sh_world_attach(a->world, a->slot, NULL));
+    sh_cardstore_adopt(a->store);
+    return SHOAL_OK;
 }
 
 static shoal_err take_place(const assignment *a)
@@ -374,12 +365,9 @@ shoal_err shoal_child_begin(int *out_rank, const shoal_value **out_args)
 {
     assignment a;
     if (me.record == NULL) {
-        shoal_err err = read_role(false, &a);
-        err = err == SHOAL_OK ? join_as_program(&a) : err;
-        err = err == SHOAL_OK ? open_record(&me.args) : err;
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(read_role(false, &a));
+        SH_TRY(join_as_program(&a));
+        SH_TRY(open_record(&me.args));
     }
     if (out_rank != NULL) {
         *out_rank = me.rank;
@@ -396,11 +384,8 @@ shoal_err shoal_fork_server_begin(const shoal_fork_options *hooks, int *out_rank
     const shoal_fork_options *h = hooks != NULL ? hooks : &no_hooks;
     assignment a;
     sh_request r;
-    shoal_err err = read_role(true, &a);
-    err = err == SHOAL_OK ? join_as_program(&a) : err;
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(read_role(true, &a));
+    SH_TRY(join_as_program(&a));
     if (!sh_forkserver_serve(a.socket, h, &r)) {
         shoal_world_leave();
         return SHOAL_END;

@@ -20,8 +20,8 @@ static shoal_err grandchild(int rank, const shoal_value *args)
     (void)rank;
     must(shoal_value_as_block(shoal_value_at(args, 0)) != NULL);
     must(shoal_block_create(5000, &block) == SHOAL_OK);
-    shoal_err err = shoal_return(shoal_list(block, args != NULL));
-    return err != SHOAL_OK ? err : shoal_return(shoal_list(block, "the last one counts"));
+    must(shoal_return(shoal_list(block, args != NULL)) == SHOAL_OK);
+    return shoal_return(shoal_list(block, "the last one counts"));
 }
 
 /* Arms a point, for this process and its forks, or for the programs that it starts. args: point, prey. */

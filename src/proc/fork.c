@@ -31,11 +31,8 @@ static shoal_err fork_here(const sh_launch *launch, bool warns, sh_born *out_bor
         fflush(NULL); /* otherwise the child would write it again */
     }
     int32_t pid;
-    shoal_err err = sh_sentinel_prepare();
-    if (err != SHOAL_OK) {
-        return err;
-    }
-    err = sh_world_fork(launch->slot, &pid);
+    SH_TRY(sh_sentinel_prepare());
+    shoal_err err = sh_world_fork(launch->slot, &pid);
     if (err != SHOAL_OK) {
         sh_sentinel_cancel();
         return err;

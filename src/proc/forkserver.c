@@ -202,16 +202,13 @@ static shoal_err run_server(server *s, const sh_program *program, int lifeline, 
 static shoal_err run_with_socket(server *s, const sh_program *program)
 {
     int lifeline, pair[2];
-    shoal_err err = sh_lifeline_hold(&lifeline);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_lifeline_hold(&lifeline));
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, pair) != 0 || !sh_fd_keep_both(pair)) {
-        err = sh_fail_os("making a socket for the fork server");
+        shoal_err err = sh_fail_os("making a socket for the fork server");
         sh_lifeline_drop();
         return err;
     }
-    err = run_server(s, program, lifeline, pair[1]);
+    shoal_err err = run_server(s, program, lifeline, pair[1]);
     close(pair[1]);
     if (err != SHOAL_OK) {
         close(pair[0]);
@@ -230,17 +227,15 @@ static shoal_err start_server(server *s, const sh_program *program)
     if (program != NULL && s->argv == NULL) {
         return sh_fail(SHOAL_ENOMEM, "no memory for the arguments of a fork server");
     }
-    shoal_err err = run_with_socket(s, program);
-    if (err == SHOAL_OK) {
-        pthread_once(&once, install);
-        s->world = sh_the_world.file.inode;
-        s->number = ++number;
-        s->answered = false;
-        if (program != NULL) {
-            sh_store_relaxed(&program_pid, (uint32_t)s->born.pid);
-        }
+    SH_TRY(run_with_socket(s, program));
+    pthread_once(&once, install);
+    s->world = sh_the_world.file.inode;
+    s->number = ++number;
+    s->answered = false;
+    if (program != NULL) {
+        sh_store_relaxed(&program_pid, (uint32_t)s->born.pid);
     }
-    return err;
+    return SHOAL_OK;
 }
 
 /* ---- requests ---- */
@@ -314,10 +309,7 @@ static shoal_err ask_for_fork(const sh_launch *launch, sh_born *out_born)
     /* A server that died since its last use is replaced, once. A child of the dead server that still waits for its slot
      * does not get it, because the slot is for the child named in the reply. */
     for (int attempt = 0; attempt < 2; attempt++) {
-        shoal_err err = ensure_server(s, launch->program);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(ensure_server(s, launch->program));
         int64_t limit = s->argv != NULL && !s->answered ? PROGRAM_LIMIT : START_LIMIT;
         switch (talk(s, r, &answer, &pidfd, sh_deadline(limit))) {
         case TALKED: return accept_child(s, &answer, pidfd, out_born);

@@ -180,10 +180,9 @@ shoal_err shoal_pool_apply_async(shoal_pool *pool, shoal_task task, shoal_value 
     shoal_err err = arg->owner == SH_OWNER_CONTAINER ? sh_value_check_free(arg)
                                                      : submit(pool, task, &(plan){.argument = arg, .count = 1}, &job);
     sh_value_consume(arg);
-    if (err == SHOAL_OK) {
-        *out_future = (shoal_future *)job;
-    }
-    return err;
+    SH_TRY(err);
+    *out_future = (shoal_future *)job;
+    return SHOAL_OK;
 }
 
 shoal_err shoal_pool_map_async(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk,
@@ -195,13 +194,11 @@ shoal_err shoal_pool_map_async(shoal_pool *pool, shoal_task task, shoal_value *l
     SH_NEED_OR_CONSUME(out_future, list);
     sh_future *job;
     chunk = choose_chunk(pool, list, chunk);
-    shoal_err err = submit_list(pool, task, list, chunk, &job);
-    if (err == SHOAL_OK) {
-        job->is_map = true; /* only the future's own calls read them */
-        job->chunked = chunk > 1;
-        *out_future = (shoal_future *)job;
-    }
-    return err;
+    SH_TRY(submit_list(pool, task, list, chunk, &job));
+    job->is_map = true; /* only the future's own calls read them */
+    job->chunked = chunk > 1;
+    *out_future = (shoal_future *)job;
+    return SHOAL_OK;
 }
 
 /* Moves the members of a chunk into the list. */
@@ -265,16 +262,15 @@ shoal_err shoal_future_get(shoal_future *future, int64_t timeout, shoal_value **
     sh_future *job = (sh_future *)future;
     SH_NEED(future);
     SH_NEED(out_result);
-    shoal_err err = sh_pool_lock(job->pool);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_pool_lock(job->pool));
     sh_pool_poll(job->pool);
-    err =
+    shoal_err err =
         job->taken ? sh_fail(SHOAL_ESTATE, "the result has already been taken") : wait_for(job, is_finished, deadline);
-    err = err == SHOAL_ETIMEDOUT ? sh_fail_waiting(timeout, "%zu of %zu tasks are not done", job->left, job->count)
-          : err == SHOAL_OK      ? collect(job, out_result)
-                                 : err;
+    if (err == SHOAL_OK) {
+        err = collect(job, out_result);
+    } else if (err == SHOAL_ETIMEDOUT) {
+        err = sh_fail_waiting(timeout, "%zu of %zu tasks are not done", job->left, job->count);
+    }
     sh_pool_end(job->pool);
     return err;
 }
@@ -317,8 +313,8 @@ shoal_err shoal_pool_apply(shoal_pool *pool, shoal_task task, shoal_value *arg, 
     SH_NEED_OR_CONSUME(task, arg);
     SH_NEED_OR_CONSUME(out_result, arg);
     shoal_future *future;
-    shoal_err err = shoal_pool_apply_async(pool, task, arg, &future);
-    return err != SHOAL_OK ? err : get_and_destroy(future, out_result);
+    SH_TRY(shoal_pool_apply_async(pool, task, arg, &future));
+    return get_and_destroy(future, out_result);
 }
 
 shoal_err shoal_pool_map(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk, shoal_value **out_results)
@@ -328,8 +324,8 @@ shoal_err shoal_pool_map(shoal_pool *pool, shoal_task task, shoal_value *list, s
     SH_NEED(list);
     SH_NEED_OR_CONSUME(out_results, list);
     shoal_future *future;
-    shoal_err err = shoal_pool_map_async(pool, task, list, chunk, &future);
-    return err != SHOAL_OK ? err : get_and_destroy(future, out_results);
+    SH_TRY(shoal_pool_map_async(pool, task, list, chunk, &future));
+    return get_and_destroy(future, out_results);
 }
 
 /* ---- iterators ---- */
@@ -342,12 +338,10 @@ shoal_err shoal_pool_imap(shoal_pool *pool, shoal_task task, shoal_value *list, 
     SH_NEED(list);
     SH_NEED_OR_CONSUME(out_iterator, list);
     sh_future *job;
-    shoal_err err = submit_list(pool, task, list, 1, &job);
-    if (err == SHOAL_OK) {
-        job->ordered = ordered; /* only the iterator's own calls read it */
-        *out_iterator = (shoal_iterator *)job;
-    }
-    return err;
+    SH_TRY(submit_list(pool, task, list, 1, &job));
+    job->ordered = ordered; /* only the iterator's own calls read it */
+    *out_iterator = (shoal_iterator *)job;
+    return SHOAL_OK;
 }
 
 static bool has_next(const void *thing)
@@ -375,19 +369,16 @@ shoal_err shoal_iterator_next(shoal_iterator *iterator, int64_t timeout, shoal_v
     sh_future *job = (sh_future *)iterator;
     SH_NEED(iterator);
     SH_NEED(out_result);
-    shoal_err err = sh_pool_lock(job->pool);
-    if (err != SHOAL_OK) {
-        return err;
-    }
-    if (job->next == job->count) {
-        err = SHOAL_END;
-    } else {
+    SH_TRY(sh_pool_lock(job->pool));
+    shoal_err err = SHOAL_END;
+    if (job->next < job->count) {
         sh_pool_poll(job->pool);
         err = wait_for(job, has_next, deadline);
-        err = err == SHOAL_ETIMEDOUT
-                  ? sh_fail_waiting(timeout, "result %zu of %zu is not ready yet", job->next, job->count)
-              : err == SHOAL_OK ? take_next(job, out_result)
-                                : err;
+        if (err == SHOAL_OK) {
+            err = take_next(job, out_result);
+        } else if (err == SHOAL_ETIMEDOUT) {
+            err = sh_fail_waiting(timeout, "result %zu of %zu is not ready yet", job->next, job->count);
+        }
     }
     sh_pool_end(job->pool);
     return err;

@@ -80,10 +80,7 @@ static shoal_err wait_all(group *g, int n, int64_t limit)
     while (g->failed == NULL && sh_supervisor_running(g->ranks) > 0) {
         sh_supervisor_wait(g->ranks, NULL, NULL, limit);
         bool interrupted = sh_interrupt_mine.hit;
-        shoal_err err = sh_supervisor_tend(g->ranks);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(sh_supervisor_tend(g->ranks));
         int late = sh_supervisor_running(g->ranks);
         if (g->failed == NULL && interrupted) {
             return sh_fail(SHOAL_EINTR, "a signal ended the wait");

@@ -47,18 +47,15 @@ shoal_err sh_pool_check_world(const shoal_pool *pool)
 
 shoal_err sh_pool_begin(shoal_pool *pool)
 {
-    shoal_err err = sh_pool_lock(pool);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_pool_lock(pool));
     if (pool->workers == NULL) {
         sh_pool_end(pool);
         return sh_fail(SHOAL_EINVAL, "the pool has no workers of its own: use shoal_pool_submit");
     }
     sh_pool_poll(pool);
-    err = pool->broken   ? sh_fail(SHOAL_ECHILD, "%s", pool->why)
-          : pool->closed ? sh_fail(SHOAL_ECLOSED, "the pool is closed")
-                         : sh_pool_check_world(pool);
+    shoal_err err = pool->broken   ? sh_fail(SHOAL_ECHILD, "%s", pool->why)
+                    : pool->closed ? sh_fail(SHOAL_ECLOSED, "the pool is closed")
+                                   : sh_pool_check_world(pool);
     if (err != SHOAL_OK) {
         sh_pool_end(pool);
     }
@@ -139,14 +136,10 @@ static shoal_err set_up(shoal_pool *pool, const shoal_pool_options *o)
 {
     sh_pool_init(pool, o->workers > 0 ? o->workers : sh_cores(), o->retries > 0 ? o->retries : o->retries == 0 ? 1 : 0);
     pool->limit = o->tasks_per_child;
-    shoal_err err = shoal_queue_create(0, &pool->tasks);
-    if (err == SHOAL_OK) {
-        err = shoal_queue_create(0, &pool->answers);
-    }
-    if (err == SHOAL_OK) {
-        err = make_worker_args(pool, o);
-    }
-    return err == SHOAL_OK ? sh_pool_start_workers(pool, o->start) : err;
+    SH_TRY(shoal_queue_create(0, &pool->tasks));
+    SH_TRY(shoal_queue_create(0, &pool->answers));
+    SH_TRY(make_worker_args(pool, o));
+    return sh_pool_start_workers(pool, o->start);
 }
 
 shoal_err shoal_pool_create(const shoal_pool_options *options, shoal_pool **out_pool)
@@ -208,13 +201,11 @@ static bool nothing_left(const void *thing)
 shoal_err shoal_pool_join(shoal_pool *pool, int64_t timeout)
 {
     int64_t deadline = sh_deadline(timeout);
-    shoal_err err = pool != NULL ? sh_pool_lock(pool) : sh_null_error("shoal_pool_join", "the pool");
-    if (err != SHOAL_OK) {
-        return err;
-    }
-    err = !pool->closed           ? sh_fail(SHOAL_ESTATE, "call shoal_pool_close before shoal_pool_join")
-          : pool->workers == NULL ? sh_fail(SHOAL_EINVAL, "the pool has no workers of its own: join them yourself")
-                                  : sh_pool_check_world(pool);
+    SH_TRY(pool != NULL ? sh_pool_lock(pool) : sh_null_error("shoal_pool_join", "the pool"));
+    shoal_err err = !pool->closed ? sh_fail(SHOAL_ESTATE, "call shoal_pool_close before shoal_pool_join")
+                    : pool->workers == NULL
+                        ? sh_fail(SHOAL_EINVAL, "the pool has no workers of its own: join them yourself")
+                        : sh_pool_check_world(pool);
     if (err == SHOAL_OK) {
         bool over = sh_pool_await(pool, nothing_left, pool, deadline);
         close_if_done(pool);

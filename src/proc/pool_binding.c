@@ -30,11 +30,9 @@ shoal_err shoal_pool_create_on(const shoal_pool_objects *objects, int retries, s
 /* Locks a pool without workers of its own. */
 static shoal_err lock_ours(shoal_pool *pool)
 {
-    shoal_err err = sh_pool_lock(pool);
-    if (err != SHOAL_OK) {
-        return err;
-    }
-    err = pool->workers != NULL ? sh_fail(SHOAL_EINVAL, "the pool has workers of its own") : sh_pool_check_world(pool);
+    SH_TRY(sh_pool_lock(pool));
+    shoal_err err =
+        pool->workers != NULL ? sh_fail(SHOAL_EINVAL, "the pool has workers of its own") : sh_pool_check_world(pool);
     if (err != SHOAL_OK) {
         sh_pool_end(pool);
     }
@@ -45,11 +43,8 @@ shoal_err shoal_pool_submit(shoal_pool *pool, uint64_t job, uint64_t index, shoa
 {
     SH_NEED_OR_CONSUME(pool, task);
     SH_NEED(task);
-    shoal_err err = sh_value_check_free(task);
-    if (err != SHOAL_OK) {
-        return err;
-    }
-    err = lock_ours(pool);
+    SH_TRY(sh_value_check_free(task));
+    shoal_err err = lock_ours(pool);
     if (err == SHOAL_OK && pool->closed) {
         sh_pool_end(pool);
         err = sh_fail(SHOAL_ECLOSED, "the pool is closed");
@@ -90,24 +85,18 @@ shoal_err shoal_pool_next(shoal_pool *pool, int64_t timeout, shoal_answer *out_a
 {
     SH_NEED(pool);
     SH_NEED(out_answer);
-    shoal_err err = lock_ours(pool);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(lock_ours(pool));
     while (pool->finished == NULL && sh_pool_take_answer(pool)) {
     }
     if (pool->finished == NULL) { /* waits without the lock */
         sh_taken taken;
         size_t unused;
         sh_pool_end(pool);
-        err = sh_queue_get_word((shoal_block *)pool->answers, SH_WANT_ANY, 0, timeout, &taken, &unused);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(sh_queue_get_word((shoal_block *)pool->answers, SH_WANT_ANY, 0, timeout, &taken, &unused));
         pthread_mutex_lock(&pool->lock);
         sh_pool_take_in(pool, &taken);
     }
-    err = take_finished(pool, out_answer) ? SHOAL_OK : sh_fail(SHOAL_ETIMEDOUT, "no answer yet");
+    shoal_err err = take_finished(pool, out_answer) ? SHOAL_OK : sh_fail(SHOAL_ETIMEDOUT, "no answer yet");
     sh_pool_end(pool);
     return err;
 }

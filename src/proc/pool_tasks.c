@@ -161,10 +161,9 @@ static shoal_err put_again(shoal_pool *pool, sh_pool_task *e)
     }
     shoal_err err = put_inside(c, pool, e);
     sh_leave();
-    if (err == SHOAL_OK) {
-        wake_workers(pool, false);
-    }
-    return err;
+    SH_TRY(err);
+    wake_workers(pool, false);
+    return SHOAL_OK;
 }
 
 /* Inside: makes the block of a task, with the argument in it if it is small. */
@@ -175,10 +174,7 @@ static shoal_err make_block(sh_ctx *c, const sh_target *target, const sh_encodin
     size_t target_size = target != NULL ? sh_target_size(target) : 0, small_size = small ? argument->size : 0;
     uint64_t size = sizeof(sh_pool_work_shm) + target_size + small_size;
     shoal_block *block, *message;
-    shoal_err err = sh_block_new(c, sh_class_of(size), size, &block);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_block_new(c, sh_class_of(size), size, &block));
     sh_block_become(block, SH_KIND_TASK);
     sh_pool_work_shm *work = sh_pool_work_of(block);
     work->count = members;
@@ -188,7 +184,7 @@ static shoal_err make_block(sh_ctx *c, const sh_target *target, const sh_encodin
         memcpy(work->bytes, target, target_size);
     }
     memcpy(work->bytes + target_size, argument->bytes, small_size);
-    err = small ? SHOAL_OK : sh_message_make(c, argument, &message);
+    shoal_err err = small ? SHOAL_OK : sh_message_make(c, argument, &message);
     if (err != SHOAL_OK) {
         sh_block_unref(c, block);
         return err;
@@ -414,8 +410,8 @@ shoal_err sh_pool_start_workers(shoal_pool *pool, shoal_start start)
                                  .is_ready = is_ready,
                                  .failed_starts = 2 * pool->count + 2,
                                  .patient = true};
-    shoal_err err = sh_supervisor_create(&rules, pool->count, &pool->workers);
-    return err == SHOAL_OK ? sh_supervisor_start(pool->workers) : err;
+    SH_TRY(sh_supervisor_create(&rules, pool->count, &pool->workers));
+    return sh_supervisor_start(pool->workers);
 }
 
 void sh_pool_tend(shoal_pool *pool)

@@ -33,13 +33,11 @@ static shoal_err find_function(native_worker *w, const shoal_block *block)
         return SHOAL_OK;
     }
     sh_function function;
-    shoal_err err = sh_target_find(target, size, &function);
-    if (err == SHOAL_OK) {
-        memcpy(&w->target, target, size);
-        w->target_size = size;
-        w->function = (shoal_task)function;
-    }
-    return err;
+    SH_TRY(sh_target_find(target, size, &function));
+    memcpy(&w->target, target, size);
+    w->target_size = size;
+    w->function = (shoal_task)function;
+    return SHOAL_OK;
 }
 
 /* Runs one member. On success *out_result is a value. */
@@ -47,10 +45,7 @@ static shoal_err run_member(const native_worker *w, const shoal_value *argument,
 {
     shoal_value *result = NULL;
     uint64_t mark = sh_callback_mark();
-    shoal_err err = sh_callback_err(mark, w->function(argument, &result), NULL, "the task");
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_callback_err(mark, w->function(argument, &result), NULL, "the task"));
     if (result != NULL && (result->owner == SH_OWNER_CONTAINER || result == argument)) {
         return sh_fail(SHOAL_EINVAL, "the task's result is its argument or a part of it: return a copy of it");
     }
@@ -113,10 +108,8 @@ static shoal_err store_result(const shoal_block *block, const shoal_value *resul
     sh_pool_work_shm *work = sh_pool_work_of(block);
     sh_encoding e;
     work->result_size = 0; /* a worker that died may have left a result: this, or a message */
-    shoal_err err = sh_encoding_init(&e, result);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_encoding_init(&e, result));
+    shoal_err err = SHOAL_OK;
     bool small = e.object_count == 0 && e.size <= SH_POOL_SMALL_RESULT && sh_load_relaxed(&work->result) == 0;
     if (small) {
         memcpy(work->small_result, e.bytes, e.size);
@@ -224,19 +217,13 @@ shoal_err shoal_worker_take(shoal_worker *w, int64_t timeout, shoal_value **out_
         return sh_fail(SHOAL_ESTATE, "the last task was not answered");
     }
     for (;;) {
-        shoal_err err = w->held != NULL ? SHOAL_OK : claim(w, timeout);
-        if (err != SHOAL_OK) {
-            return err;
-        }
-        err = read_argument(w->held, out_task);
+        SH_TRY(w->held != NULL ? SHOAL_OK : claim(w, timeout));
+        shoal_err err = read_argument(w->held, out_task);
         w->unread = err == SHOAL_ENOMEM;
         if (err == SHOAL_OK || err == SHOAL_ENOMEM) {
             return err;
         }
-        err = shoal_worker_answer(w, err, NULL);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(shoal_worker_answer(w, err, NULL));
     }
 }
 
@@ -268,11 +255,10 @@ shoal_err shoal_worker_answer(shoal_worker *w, shoal_err err, shoal_value *value
     SH_DEATH("pool.worker.done");          /* death: the owner finds the state when it looks for this worker's tasks */
     err = shoal_queue_put_block(w->objects.answers, block, SHOAL_FOREVER);
     SH_DEATH("pool.worker.told");
-    if (err == SHOAL_OK) {
-        w->held = NULL;
-        sh_block_release(block);
-    }
-    return err;
+    SH_TRY(err);
+    w->held = NULL;
+    sh_block_release(block);
+    return SHOAL_OK;
 }
 
 /* ---- workers of a pool of this library ---- */
@@ -310,8 +296,8 @@ static shoal_err initialize(int rank, const shoal_value *args)
         return sh_fail(SHOAL_ECORRUPT, "an initializer of %zu bytes is not well formed", size);
     }
     memcpy(&target, bytes, size);
-    shoal_err err = sh_target_find(&target, size, &function);
-    return err != SHOAL_OK ? err : ((shoal_target)function)(rank, shoal_value_find(args, SH_WORKER_ARGS));
+    SH_TRY(sh_target_find(&target, size, &function));
+    return ((shoal_target)function)(rank, shoal_value_find(args, SH_WORKER_ARGS));
 }
 
 /* Works until the queue is closed or the limit is reached. */
@@ -343,12 +329,8 @@ shoal_err sh_pool_worker_main(int rank, const shoal_value *args)
                                   .places = shoal_arg_block(args, SH_WORKER_PLACES)};
     native_worker w = {.worker = NULL};
     int64_t limit;
-    shoal_err err = shoal_arg_int(args, SH_WORKER_LIMIT, &limit);
-    if (err == SHOAL_OK) {
-        err = initialize(rank, args);
-    }
-    if (err == SHOAL_OK) {
-        err = shoal_worker_begin(&objects, rank, &w.worker);
-    }
-    return err == SHOAL_OK ? work(&w, rank, limit, objects.answers) : err;
+    SH_TRY(shoal_arg_int(args, SH_WORKER_LIMIT, &limit));
+    SH_TRY(initialize(rank, args));
+    SH_TRY(shoal_worker_begin(&objects, rank, &w.worker));
+    return work(&w, rank, limit, objects.answers);
 }

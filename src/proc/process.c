@@ -55,17 +55,14 @@ static shoal_err make_record(sh_ctx *c, const shoal_process *p, const sh_target 
 {
     uint64_t size = offsetof(sh_start_shm, target) + sh_target_size(target);
     shoal_block *b, *message;
-    shoal_err err = sh_block_new(c, sh_class_of(size), size, &b);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_block_new(c, sh_class_of(size), size, &b));
     sh_block_become(b, SH_KIND_TASK);
     sh_start_shm *record = sh_start_of(b);
     record->rank = p->rank;
     record->flags = (p->outlive ? SH_START_OUTLIVE : 0) | (p->named ? SH_START_NAMED : 0);
     memcpy(&record->target, target, sh_target_size(target));
     if (args != NULL) {
-        err = sh_message_make(c, args, &message);
+        shoal_err err = sh_message_make(c, args, &message);
         if (err != SHOAL_OK) {
             sh_block_unref(c, b);
             return err;
@@ -109,11 +106,9 @@ static shoal_err prepare(shoal_process *p, const sh_target *target, const shoal_
     if (args == NULL) {
         return reserve(p, target, NULL);
     }
-    shoal_err err = sh_encoding_init(&e, args);
-    if (err == SHOAL_OK) {
-        err = reserve(p, target, &e);
-        sh_encoding_fini(&e);
-    }
+    SH_TRY(sh_encoding_init(&e, args));
+    shoal_err err = reserve(p, target, &e);
+    sh_encoding_fini(&e);
     return err;
 }
 
@@ -174,12 +169,10 @@ shoal_err sh_process_begin(shoal_target target, const shoal_value *args, const s
     static const shoal_process_options none;
     const shoal_process_options *o = options != NULL ? options : &none;
     shoal_start method = SHOAL_START_SPAWN;
-    shoal_err err = choose_method(o->start, &method);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(choose_method(o->start, &method));
     sh_target named = {.path = ""};
-    err = target == NULL ? sh_fail(SHOAL_EINVAL, "the target is NULL") : sh_target_name((sh_function)target, &named);
+    shoal_err err =
+        target == NULL ? sh_fail(SHOAL_EINVAL, "the target is NULL") : sh_target_name((sh_function)target, &named);
     if (err != SHOAL_OK &&
         (target == NULL || method != SHOAL_START_FORK)) { /* a forked child finds its target without a name */
         return err;
@@ -356,12 +349,10 @@ static shoal_err reap_and_describe(shoal_process *p, int64_t deadline)
 {
     sh_fate fate;
     bool known = false;
-    shoal_err err = reap(p, deadline, &fate, &known);
-    if (err == SHOAL_OK) {
-        describe(p, known ? &fate : NULL);
-        sh_store_release(&p->reaped, 1); /* pairs with the acquires of those who have no lock: status */
-    }
-    return err;
+    SH_TRY(reap(p, deadline, &fate, &known));
+    describe(p, known ? &fate : NULL);
+    sh_store_release(&p->reaped, 1); /* pairs with the acquires of those who have no lock: status */
+    return SHOAL_OK;
 }
 
 /* The target returned, but its result is nonsense. */
@@ -435,10 +426,7 @@ shoal_err shoal_process_join(shoal_process *process, int64_t timeout, shoal_stat
         }
         /* Even without a wait the fork server gets a moment to answer. */
         int64_t moment = sh_now() + REPLY_LIMIT;
-        shoal_err err = collect(process, deadline > moment ? deadline : moment);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(collect(process, deadline > moment ? deadline : moment));
     }
     if (out_status != NULL) {
         *out_status = process->status;

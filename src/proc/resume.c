@@ -27,8 +27,7 @@ shoal_err shoal_fork(const shoal_fork_options *options, shoal_process **out_proc
     } else {
         sh_hook_call(o->after_parent, o->context); /* also if there is no child */
     }
-    if (err == SHOAL_OK) {
-        *out_process = made;
-    }
-    return err;
+    SH_TRY(err);
+    *out_process = made;
+    return SHOAL_OK;
 }

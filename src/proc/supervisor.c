@@ -123,11 +123,10 @@ shoal_err sh_supervisor_start_member(sh_supervisor *s, int rank)
 
 shoal_err sh_supervisor_start(sh_supervisor *s)
 {
-    shoal_err err = SHOAL_OK;
-    for (int i = 0; i < s->count && err == SHOAL_OK; i++) {
-        err = sh_supervisor_start_member(s, i);
+    for (int i = 0; i < s->count; i++) {
+        SH_TRY(sh_supervisor_start_member(s, i));
     }
-    return err;
+    return SHOAL_OK;
 }
 
 /* ---- the end of a member ---- */
@@ -205,17 +204,16 @@ static void tend_retiring(const sh_supervisor *s, member *m)
 static shoal_err tend_member(sh_supervisor *s, int rank, bool sure)
 {
     member *m = &s->members[rank];
-    shoal_err err = SHOAL_OK;
     tend_retiring(s, m);
     if (sh_supervisor_runs(s, rank) && (sure || sh_process_may_have_ended(m->process)) &&
         sh_process_has_ended(m->process)) {
-        err = handle_end(s, rank);
+        SH_TRY(handle_end(s, rank));
     }
-    if (err == SHOAL_OK && m->vacant && !s->closed) {
-        err = sh_supervisor_start_member(s, rank);
+    if (m->vacant && !s->closed) {
+        shoal_err err = sh_supervisor_start_member(s, rank);
         return s->rules.patient ? SHOAL_OK : err;
     }
-    return err;
+    return SHOAL_OK;
 }
 
 shoal_err sh_supervisor_tend(sh_supervisor *s)
@@ -226,11 +224,10 @@ shoal_err sh_supervisor_tend(sh_supervisor *s)
     int64_t now = sh_now();
     bool sure = now >= s->sure_at;
     s->sure_at = sure ? now + SURE_INTERVAL : s->sure_at;
-    shoal_err err = SHOAL_OK;
-    for (int i = 0; i < s->count && err == SHOAL_OK; i++) {
-        err = tend_member(s, i, sure);
+    for (int i = 0; i < s->count; i++) {
+        SH_TRY(tend_member(s, i, sure));
     }
-    return err;
+    return SHOAL_OK;
 }
 
 void sh_supervisor_retire(sh_supervisor *s, int rank)

@@ -57,10 +57,7 @@ static shoal_err check(const shoal_waitable *things, size_t count, bool *out_onl
                        : t->event != NULL     ? SH_KIND_EVENT
                        : t->semaphore != NULL ? SH_KIND_SEMAPHORE
                                               : SH_KIND_TASK;
-        shoal_err err = sh_block_require(object, kind, "shoal_wait");
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(sh_block_require(object, kind, "shoal_wait"));
         if (t->pipe != NULL && queue_of(t) == NULL) {
             return sh_fail(SHOAL_EINVAL, "shoal_wait: thing %zu is a send-only end of a pipe", i);
         }
@@ -165,10 +162,7 @@ shoal_err shoal_wait(shoal_waitable *things, size_t count, int64_t timeout)
     if (things == NULL && count > 0) {
         return sh_null_error("shoal_wait", "things");
     }
-    shoal_err err = check(things, count, &only_processes);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(check(things, count, &only_processes));
     if (update_ready(things, count)) {
         return SHOAL_OK;
     }

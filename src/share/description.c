@@ -110,12 +110,11 @@ static shoal_err describe_anew(shoal_tensor *t, shoal_block *grad)
     err = sh_record_create(SH_KIND_TENSOR, objects, grad ? 2 : 1, &d,
                            offsetof(sh_description, shape_and_strides) + 2 * dims * sizeof t->shape[0], &fresh);
     sh_block_release(objects[0]);
-    if (err == SHOAL_OK) {
-        shoal_block *old = (shoal_block *)(uintptr_t)sh_swap_acq_rel(&t->description, 0);
-        set_description(t, fresh, d.stamp);
-        sh_block_release(old);
-    }
-    return err;
+    SH_TRY(err);
+    shoal_block *old = (shoal_block *)(uintptr_t)sh_swap_acq_rel(&t->description, 0);
+    set_description(t, fresh, d.stamp);
+    sh_block_release(old);
+    return SHOAL_OK;
 }
 
 static shoal_err check_can_be_shared(const shoal_tensor *t)
@@ -132,21 +131,21 @@ static shoal_err check_can_be_shared(const shoal_tensor *t)
 /* Makes the tensor's description current. Under the lock. */
 static shoal_err describe(shoal_tensor *t)
 {
-    shoal_err err = shoal_tensor_share(t);
-    if (err == SHOAL_OK && t->grad) {
-        err = describe(t->grad);
+    SH_TRY(shoal_tensor_share(t));
+    if (t->grad) {
+        SH_TRY(describe(t->grad));
     }
-    if (err == SHOAL_OK && !true_description(t)) {
-        err = describe_anew(t, t->grad ? true_description(t->grad) : NULL);
+    if (!true_description(t)) {
+        SH_TRY(describe_anew(t, t->grad ? true_description(t->grad) : NULL));
     }
-    return err;
+    return SHOAL_OK;
 }
 
 /* Says in the ledger what a receiver must wait for: all work so far. Does nothing for the CPU. */
 static shoal_err mark_work(const shoal_tensor *t)
 {
-    shoal_err err = t->storage->work ? sh_cuda_mark(t->storage->work) : SHOAL_OK;
-    return err == SHOAL_OK && t->grad ? mark_work(t->grad) : err;
+    SH_TRY(t->storage->work ? sh_cuda_mark(t->storage->work) : SHOAL_OK);
+    return t->grad ? mark_work(t->grad) : SHOAL_OK;
 }
 
 shoal_err sh_share_describe_tensor(shoal_tensor *t, shoal_block **out_description)
@@ -170,15 +169,13 @@ shoal_err sh_share_describe_tensor(shoal_tensor *t, shoal_block **out_descriptio
 shoal_err shoal_tensor_share(shoal_tensor *t)
 {
     SH_NEED_TENSOR(t);
-    shoal_err err = check_can_be_shared(t);
-    if (err == SHOAL_OK) {
-        err = sh_storage_share(t->storage);
-    }
-    if (err == SHOAL_OK && t->grad) {
+    SH_TRY(check_can_be_shared(t));
+    SH_TRY(sh_storage_share(t->storage));
+    if (t->grad) {
         sh_tensor_grad_settle(t);
-        err = shoal_tensor_share(t->grad);
+        SH_TRY(shoal_tensor_share(t->grad));
     }
-    return err;
+    return SHOAL_OK;
 }
 
 /* ---- reading a description, which may be hostile ---- */

@@ -15,11 +15,11 @@
 shoal_err shoal_module_share(shoal_module *module)
 {
     shoal_named it = {0};
-    shoal_err err = module ? SHOAL_OK : sh_null_error("shoal_module_share", "module");
-    while (err == SHOAL_OK && shoal_module_next(module, &it) == SHOAL_OK) {
-        err = shoal_tensor_share(it.tensor);
+    SH_NEED(module);
+    while (shoal_module_next(module, &it) == SHOAL_OK) {
+        SH_TRY(shoal_tensor_share(it.tensor));
     }
-    return err;
+    return SHOAL_OK;
 }
 
 /* ---- describing ---- */
@@ -42,10 +42,7 @@ static shoal_err collect(shoal_module *module, shoal_block **objects, shoal_valu
 {
     shoal_named it = {0};
     for (size_t n = 0; shoal_module_next(module, &it) == SHOAL_OK; n++) {
-        shoal_err err = sh_share_describe_tensor(it.tensor, &objects[n]);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(sh_share_describe_tensor(it.tensor, &objects[n]));
         *names = shoal_list_add(*names, shoal_value_string(it.name));
         *names = shoal_list_add(*names, shoal_value_bool(it.is_buffer));
         if (!*names) {
@@ -59,11 +56,9 @@ static shoal_err write_record(const shoal_value *tree, shoal_block *const *objec
                               shoal_block **out_record)
 {
     sh_encoding e;
-    shoal_err err = sh_encoding_init(&e, tree);
-    if (err == SHOAL_OK) {
-        err = sh_record_create(SH_KIND_MODULE, objects, count, e.bytes, e.size, out_record);
-        sh_encoding_fini(&e);
-    }
+    SH_TRY(sh_encoding_init(&e, tree));
+    shoal_err err = sh_record_create(SH_KIND_MODULE, objects, count, e.bytes, e.size, out_record);
+    sh_encoding_fini(&e);
     return err;
 }
 
@@ -128,10 +123,7 @@ static shoal_err build_children(shoal_module *parent, const shoal_value *childre
             return corrupt();
         }
         shoal_module *child = sh_module_rebuild_child(parent, name, n.type, n.settings, n.training);
-        shoal_err err = child ? build_children(child, n.children) : shoal_last_error();
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(child ? build_children(child, n.children) : shoal_last_error());
     }
     return SHOAL_OK;
 }
@@ -286,11 +278,12 @@ shoal_err shoal_module_load_state_dict(shoal_module *module, const shoal_value *
     if (shoal_value_type(state) != SHOAL_MAP) {
         return sh_fail(SHOAL_ETYPE, "a state dict must be a map");
     }
-    shoal_err err = check_state(module, state);
+    SH_TRY(check_state(module, state));
     shoal_named it = {0};
-    while (err == SHOAL_OK && shoal_module_next(module, &it) == SHOAL_OK) {
-        err = sh_tensor_copy_data(it.tensor, shoal_value_as_tensor(shoal_value_find(state, it.name)));
+    while (shoal_module_next(module, &it) == SHOAL_OK) {
+        shoal_err err = sh_tensor_copy_data(it.tensor, shoal_value_as_tensor(shoal_value_find(state, it.name)));
         sh_tensor_touch(it.tensor);
+        SH_TRY(err);
     }
-    return err;
+    return SHOAL_OK;
 }

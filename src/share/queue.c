@@ -10,8 +10,8 @@ shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor *t, int64_t ti
     SH_NEED(queue);
     SH_NEED_TENSOR(t);
     shoal_block *description = NULL;
-    shoal_err err = sh_share_describe_tensor(t, &description);
-    return err == SHOAL_OK ? shoal_queue_put_block(queue, description, timeout) : err;
+    SH_TRY(sh_share_describe_tensor(t, &description));
+    return shoal_queue_put_block(queue, description, timeout);
 }
 
 /* Returns whether only the caller, through t, can reach the description in this process: all that holds it goes with
@@ -28,15 +28,12 @@ shoal_err shoal_queue_give_tensor(shoal_queue *queue, shoal_tensor *t, int64_t t
     SH_NEED(queue);
     SH_NEED_TENSOR(t);
     shoal_block *description = NULL;
-    shoal_err err = sh_share_describe_tensor(t, &description);
-    if (err == SHOAL_OK &&
-        !(is_only_way(t, description) && sh_queue_give_block_fast((shoal_block *)queue, description))) {
-        err = shoal_queue_put_block(queue, description, timeout);
+    SH_TRY(sh_share_describe_tensor(t, &description));
+    if (!(is_only_way(t, description) && sh_queue_give_block_fast((shoal_block *)queue, description))) {
+        SH_TRY(shoal_queue_put_block(queue, description, timeout));
     }
-    if (err == SHOAL_OK) {
-        shoal_tensor_release(t);
-    }
-    return err;
+    shoal_tensor_release(t);
+    return SHOAL_OK;
 }
 
 /* Checks for an error that is not the message's fault: this process may get it later, or another process now. */
@@ -71,10 +68,7 @@ shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tens
     if (!sh_queue_get_block_fast((shoal_block *)queue, SH_KIND_TENSOR, timeout, &description)) {
         sh_taken taken;
         size_t unused;
-        shoal_err err = sh_queue_get_word((shoal_block *)queue, SHOAL_KIND_TENSOR, 0, timeout, &taken, &unused);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(sh_queue_get_word((shoal_block *)queue, SHOAL_KIND_TENSOR, 0, timeout, &taken, &unused));
         description = taken.block;
     }
     shoal_tensor *t = sh_share_tensor_again(description);

@@ -7,11 +7,10 @@
 /* Inside: stores references to the objects in the record. */
 static shoal_err refer(sh_ctx *c, sh_message_shm *shm, shoal_block *const *objects, size_t count)
 {
-    shoal_err err = SHOAL_OK;
-    for (size_t i = 0; err == SHOAL_OK && i < count; i++) {
-        err = sh_block_give(c, objects[i], sh_offset_of(&shm->references[i]));
+    for (size_t i = 0; i < count; i++) {
+        SH_TRY(sh_block_give(c, objects[i], sh_offset_of(&shm->references[i])));
     }
-    return err;
+    return SHOAL_OK;
 }
 
 shoal_err sh_record_create(sh_kind kind, shoal_block *const *objects, size_t count, const void *bytes, size_t size,

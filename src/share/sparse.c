@@ -194,8 +194,7 @@ static shoal_err fill_dense(const shoal_sparse *s, shoal_tensor *dense, const in
 {
     int64_t n = s->values->shape[0];
     int sparse_dims = s->layout == SHOAL_COO ? (int)s->indices->shape[0] : 2;
-    shoal_err err = SHOAL_OK;
-    for (int64_t e = 0; err == SHOAL_OK && e < n; e++) {
+    for (int64_t e = 0; e < n; e++) {
         int64_t at[SHOAL_MAX_DIMS];
         if (s->layout == SHOAL_COO) {
             for (int d = 0; d < sparse_dims; d++) {
@@ -203,15 +202,14 @@ static shoal_err fill_dense(const shoal_sparse *s, shoal_tensor *dense, const in
             }
         } else {
             at[1] = indices[e];
-            err = csr_row(s, starts, e, &at[0]);
+            SH_TRY(csr_row(s, starts, e, &at[0]));
         }
         size_t mark = shoal_scope_mark();
-        if (err == SHOAL_OK) {
-            err = add_entry(s, dense, at, sparse_dims, e);
-        }
+        shoal_err err = add_entry(s, dense, at, sparse_dims, e);
         shoal_scope_release(mark);
+        SH_TRY(err);
     }
-    return err;
+    return SHOAL_OK;
 }
 
 shoal_tensor *shoal_sparse_to_dense(const shoal_sparse *s)
@@ -338,11 +336,11 @@ shoal_err shoal_sparse_share(shoal_sparse *s)
     if (!s) {
         return sh_null_error("shoal_sparse_share", "s");
     }
-    shoal_err err = shoal_tensor_share(s->indices);
-    if (err == SHOAL_OK && s->starts) {
-        err = shoal_tensor_share(s->starts);
+    SH_TRY(shoal_tensor_share(s->indices));
+    if (s->starts) {
+        SH_TRY(shoal_tensor_share(s->starts));
     }
-    return err == SHOAL_OK ? shoal_tensor_share(s->values) : err;
+    return shoal_tensor_share(s->values);
 }
 
 /* The bytes of a record of SH_KIND_SPARSE. It refers to values, indices and, for CSR, starts. */
@@ -357,10 +355,7 @@ shoal_err sh_sparse_describe(shoal_sparse *s, shoal_block **out_record)
     shoal_block *objects[3];
     size_t count = s->starts ? 3 : 2;
     for (size_t i = 0; i < count; i++) {
-        shoal_err err = sh_share_describe_tensor(parts[i], &objects[i]);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(sh_share_describe_tensor(parts[i], &objects[i]));
     }
     description d = {.layout = (uint8_t)s->layout, .coalesced = s->coalesced, .ndim = (uint8_t)s->ndim};
     memcpy(d.shape, s->shape, sizeof d.shape);

@@ -95,10 +95,7 @@ static shoal_err make_chunk(sh_ctx *c, sh_kind kind, uint64_t size, uint64_t cel
 {
     uint64_t id;
     sh_found f;
-    shoal_err err = sh_heap_alloc(c, sh_class_of(size), size, cell, &id);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_heap_alloc(c, sh_class_of(size), size, cell, &id));
     SH_INVARIANT(sh_heap_find(id, &f));
     memset(f.data, 0, size);
     sh_heap_set_kind(id, kind);
@@ -142,10 +139,7 @@ static shoal_err more_cells(sh_ctx *c)
     if (!room_for_cells(sh_handles.cells + more)) {
         return sh_fail(SHOAL_ENOMEM, "no memory for %zu cells", more);
     }
-    shoal_err err = make_chunk(c, SH_KIND_CELLS, size, spare, &cells);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(make_chunk(c, SH_KIND_CELLS, size, spare, &cells));
     link_chunk(c, c->slot, spare, cells);
     for (size_t i = more; i > 0; i--) {
         sh_handles.free_cells[sh_handles.free_count++] = sh_offset_of(&cells->cells[i - 1]);
@@ -354,12 +348,9 @@ shoal_err sh_block_new(sh_ctx *c, uint32_t klass, uint64_t size, shoal_block **o
         return sh_fail(SHOAL_ENOMEM, "heap: asked for %llu bytes, a block can have %llu", (unsigned long long)size,
                        (unsigned long long)SH_SIZE_MAX);
     }
-    shoal_err err = new_handle(c, &b);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(new_handle(c, &b));
     uint64_t id;
-    err = sh_heap_alloc(c, klass, size, b->cell, &id);
+    shoal_err err = sh_heap_alloc(c, klass, size, b->cell, &id);
     if (err != SHOAL_OK) {
         leave_cell(b);
         handle_free(b);
@@ -393,12 +384,10 @@ static shoal_err make_handle(sh_ctx *c, uint64_t id, const char *who, shoal_bloc
         return sh_fail(SHOAL_ECORRUPT, "%s refers to block %llu, which does not exist", who, (unsigned long long)id);
     }
     shoal_block *b;
-    shoal_err err = new_handle(c, &b);
-    if (err == SHOAL_OK) {
-        fill_handle(b, id, &f);
-        *out_block = b;
-    }
-    return err;
+    SH_TRY(new_handle(c, &b));
+    fill_handle(b, id, &f);
+    *out_block = b;
+    return SHOAL_OK;
 }
 
 shoal_err sh_block_expect_unknown(sh_ctx *c, sh_ref ref, shoal_block **out_block, uint64_t *out_value)
@@ -408,13 +397,11 @@ shoal_err sh_block_expect_unknown(sh_ctx *c, sh_ref ref, shoal_block **out_block
     if (sh_ref_weight(ref) == 0) {
         return sh_fail(SHOAL_ECORRUPT, "a message refers to block %llu, which does not exist", (unsigned long long)id);
     }
-    shoal_err err = make_handle(c, id, "a message", &b);
-    if (err == SHOAL_OK) {
-        b->received = true;
-        *out_value = ref;
-        *out_block = b;
-    }
-    return err;
+    SH_TRY(make_handle(c, id, "a message", &b));
+    b->received = true;
+    *out_value = ref;
+    *out_block = b;
+    return SHOAL_OK;
 }
 
 uint64_t sh_block_lighten(sh_ctx *c, const shoal_block *block)
@@ -441,13 +428,11 @@ shoal_err sh_block_take(sh_ctx *c, uint64_t from, shoal_block **out_block)
     sh_ref ref = sh_load_acquire((sh_a64 *)sh_at(from));
     shoal_block *b = NULL;
     uint64_t value;
-    shoal_err err = sh_block_expect(c, ref, &b, &value);
-    if (err == SHOAL_OK) {
-        sh_heap_move(c, from, b->cell, value);
-        sh_block_arrived(b);
-        *out_block = b;
-    }
-    return err;
+    SH_TRY(sh_block_expect(c, ref, &b, &value));
+    sh_heap_move(c, from, b->cell, value);
+    sh_block_arrived(b);
+    *out_block = b;
+    return SHOAL_OK;
 }
 
 shoal_err sh_block_open(sh_ctx *c, uint64_t id, shoal_block **out_block)
@@ -458,11 +443,8 @@ shoal_err sh_block_open(sh_ctx *c, uint64_t id, shoal_block **out_block)
         b = NULL;
     }
     if (b == NULL) {
-        shoal_err err = make_handle(c, id, "an object", &b);
-        if (err != SHOAL_OK) {
-            return err;
-        }
-        err = sh_heap_draw(c, id, b->cell);
+        SH_TRY(make_handle(c, id, "an object", &b));
+        shoal_err err = sh_heap_draw(c, id, b->cell);
         if (err != SHOAL_OK) {
             sh_block_unexpect(b);
             return err;
@@ -476,11 +458,9 @@ shoal_err sh_block_open(sh_ctx *c, uint64_t id, shoal_block **out_block)
 shoal_err sh_block_give(sh_ctx *c, const shoal_block *block, uint64_t to)
 {
     uint64_t weight;
-    shoal_err err = sh_heap_share(c, block->cell, &weight);
-    if (err == SHOAL_OK) {
-        sh_heap_give(c, block->cell, to, weight);
-    }
-    return err;
+    SH_TRY(sh_heap_share(c, block->cell, &weight));
+    sh_heap_give(c, block->cell, to, weight);
+    return SHOAL_OK;
 }
 
 void sh_block_unref(sh_ctx *c, shoal_block *block)
@@ -593,11 +573,9 @@ static sh_left_behind left_behind(const shoal_block *b, sh_inherit what, bool ca
 static shoal_err make_inheritance(sh_ctx *c, sh_slot_shm *slot, size_t cells, sh_cells_shm **out_chunk)
 {
     uint64_t cell = sh_offset_of(&slot->cells[SH_SLOT_CELLS - 1]);
-    shoal_err err = make_chunk(c, SH_KIND_INHERITED, sizeof **out_chunk + cells * 8, cell, out_chunk);
-    if (err == SHOAL_OK) {
-        link_chunk(c, slot, cell, *out_chunk);
-    }
-    return err;
+    SH_TRY(make_chunk(c, SH_KIND_INHERITED, sizeof **out_chunk + cells * 8, cell, out_chunk));
+    link_chunk(c, slot, cell, *out_chunk);
+    return SHOAL_OK;
 }
 
 /* A signal handler may fork in the middle of a call that has read the table or a cell. So this changes nothing private,
@@ -611,17 +589,17 @@ shoal_err sh_blocks_inherit(sh_ctx *c, uint32_t index, sh_inherit what)
     if (sh_handles.growing) {
         return sh_fail(SHOAL_ESTATE, "a signal handler forked in the middle of a call");
     }
-    shoal_err err = sh_handles.count == 0 ? SHOAL_OK : make_inheritance(c, sh_slot_at(index), room, &chunk);
-    for (size_t i = 0; err == SHOAL_OK && chunk != NULL && i < sh_handles.bucket_count; i++) {
-        for (shoal_block *b = sh_handles.buckets[i]; err == SHOAL_OK && b != NULL && n < room; b = b->next, n++) {
+    SH_TRY(sh_handles.count == 0 ? SHOAL_OK : make_inheritance(c, sh_slot_at(index), room, &chunk));
+    for (size_t i = 0; chunk != NULL && i < sh_handles.bucket_count; i++) {
+        for (shoal_block *b = sh_handles.buckets[i]; b != NULL && n < room; b = b->next, n++) {
             /* An empty cell is idle, or its block was just sent by another thread: the reference went with the
              * message. */
             if (is_inherited(b, what, card) && sh_load_relaxed((sh_a64 *)sh_at(b->cell)) != 0) {
-                err = sh_heap_draw(c, b->id, sh_offset_of(&chunk->cells[n]));
+                SH_TRY(sh_heap_draw(c, b->id, sh_offset_of(&chunk->cells[n])));
             }
         }
     }
-    return err;
+    return SHOAL_OK;
 }
 
 /* Points the handles to the chunk that the slot inherited; drops those that were not passed on. */
@@ -675,12 +653,10 @@ shoal_err sh_block_own(sh_ctx *c, shoal_block *block)
     if (!block->inherited) {
         return SHOAL_OK;
     }
-    shoal_err err = take_cell(c, &cell);
-    if (err == SHOAL_OK) {
-        sh_heap_split(c, block->cell, cell, sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(block->cell))));
-        SH_DEATH("block.own.moved");
-        block->cell = cell;
-        block->inherited = false;
-    }
-    return err;
+    SH_TRY(take_cell(c, &cell));
+    sh_heap_split(c, block->cell, cell, sh_ref_weight(sh_load_relaxed((sh_a64 *)sh_at(block->cell))));
+    SH_DEATH("block.own.moved");
+    block->cell = cell;
+    block->inherited = false;
+    return SHOAL_OK;
 }

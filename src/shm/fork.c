@@ -208,12 +208,10 @@ void sh_world_fork_child(void)
 shoal_err sh_world_become(uint32_t slot)
 {
     SH_INVARIANT(sh_attachment_now() == SH_FORKED);
-    shoal_err err = sh_slot_adopt(slot);
-    if (err == SHOAL_OK) {
-        sh_world_be(slot);
-        sh_blocks_become(&sh_the_world.self, SH_INHERIT_ALL);
-    }
-    return err;
+    SH_TRY(sh_slot_adopt(slot));
+    sh_world_be(slot);
+    sh_blocks_become(&sh_the_world.self, SH_INHERIT_ALL);
+    return SHOAL_OK;
 }
 
 shoal_err sh_world_fork(uint32_t slot, int32_t *out_pid)

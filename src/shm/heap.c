@@ -214,10 +214,9 @@ static shoal_err ensure_span(sh_ctx *c, const sh_found *f, uint32_t index, uint6
     sh_store_relaxed(&span->committed, SH_COMMIT_UNSURE);
     shoal_err err = sh_commit(c, sh_load_relaxed(&span->base), sh_span_head_bytes(f->klass), size);
     SH_DEATH("heap.commit.span"); /* death: committed is UNSURE, so trim knows that there may be memory */
-    if (err == SHOAL_OK) {
-        sh_store_release(&span->committed, SH_COMMIT_ALL);
-    }
-    return err;
+    SH_TRY(err);
+    sh_store_release(&span->committed, SH_COMMIT_ALL);
+    return SHOAL_OK;
 }
 
 /* Commits memory for the block that this process has just taken. */
@@ -327,12 +326,9 @@ shoal_err sh_heap_alloc(sh_ctx *c, uint32_t klass, uint64_t size, uint64_t cell,
 {
     uint64_t id;
     sh_found f;
-    shoal_err err = take_any(c, klass, size, cell, &id);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(take_any(c, klass, size, cell, &id));
     SH_INVARIANT(sh_heap_find(id, &f));
-    err = ensure_memory(c, &f, id, size);
+    shoal_err err = ensure_memory(c, &f, id, size);
     if (err != SHOAL_OK) {
         sh_heap_release(c, cell);
         return err;
@@ -591,9 +587,7 @@ shoal_err sh_heap_share_little(sh_ctx *c, uint64_t cell, uint64_t *out_weight)
     if (sh_ref_weight(ref) == 0) {
         return sh_fail(SHOAL_ECORRUPT, "a cell that should hold a reference is empty");
     }
-    shoal_err err = sh_heap_draw(c, sh_ref_id(ref), cell);
-    if (err == SHOAL_OK) {
-        *out_weight = sh_weight_to_share(sh_ref_weight(ref) + SH_WEIGHT_MORE);
-    }
-    return err;
+    SH_TRY(sh_heap_draw(c, sh_ref_id(ref), cell));
+    *out_weight = sh_weight_to_share(sh_ref_weight(ref) + SH_WEIGHT_MORE);
+    return SHOAL_OK;
 }

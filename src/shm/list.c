@@ -119,14 +119,10 @@ shoal_err shoal_world_join(const char *name)
 {
     SH_NEED(name);
     int fd = -1;
-    shoal_err err = sh_world_find(name, &fd);
-    if (err == SHOAL_OK) {
-        err = sh_world_attach(fd, SH_SLOT_NEW, "joined");
-    }
-    if (err == SHOAL_OK) {
-        sh_cardstore_join();
-    }
-    return err;
+    SH_TRY(sh_world_find(name, &fd));
+    SH_TRY(sh_world_attach(fd, SH_SLOT_NEW, "joined"));
+    sh_cardstore_join();
+    return SHOAL_OK;
 }
 
 /* ---- list ---- */

@@ -87,13 +87,12 @@ static shoal_err create(size_t size, bool zeroed, shoal_block **out_block)
     shoal_block *b = NULL;
     shoal_err err = sh_block_new(c, sh_class_of(size <= SH_SIZE_MAX ? size : 0), size, &b);
     sh_leave();
-    if (err == SHOAL_OK) {
-        if (zeroed) {
-            memset(b->data, 0, size);
-        }
-        *out_block = b;
+    SH_TRY(err);
+    if (zeroed) {
+        memset(b->data, 0, size);
     }
-    return err;
+    *out_block = b;
+    return SHOAL_OK;
 }
 
 shoal_err shoal_block_create(size_t size, shoal_block **out_block)
@@ -171,10 +170,9 @@ shoal_err shoal_block_open(uint64_t id, shoal_block **out_block)
     if (err == SHOAL_ENOENT || err == SHOAL_ECORRUPT) { /* freed before, or between the two */
         return sh_fail(SHOAL_ENOENT, "shoal_block_open: there is no block %llu", (unsigned long long)id);
     }
-    if (err == SHOAL_OK) {
-        *out_block = b;
-    }
-    return err;
+    SH_TRY(err);
+    *out_block = b;
+    return SHOAL_OK;
 }
 
 /* Drops a reference of this process unless it is the last. A single thread needs no locked instruction. */

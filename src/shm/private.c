@@ -101,10 +101,7 @@ static shoal_err begin_view(sh_ctx *c, shoal_block *b)
 
 shoal_err shoal_block_make_private(shoal_block *block)
 {
-    shoal_err err = sh_block_require(block, SH_KIND_DATA, "shoal_block_make_private");
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_block_require(block, SH_KIND_DATA, "shoal_block_make_private"));
     if (block->size < SH_PRIVATE_MIN) {
         return sh_fail(SHOAL_EINVAL, "shoal_block_make_private: the block has %llu bytes, and must have at least %u",
                        (unsigned long long)block->size, SH_PRIVATE_MIN);
@@ -113,7 +110,7 @@ shoal_err shoal_block_make_private(shoal_block *block)
     if (c == NULL) {
         return shoal_last_error();
     }
-    err = begin_view(c, block);
+    shoal_err err = begin_view(c, block);
     sh_leave();
     return err;
 }

@@ -117,10 +117,7 @@ static shoal_err reserve_free(sh_ctx *c, const char *name, uint32_t *out_index)
     for (uint32_t i = 0; i < SH_SLOTS; i++) {
         sh_slot_shm *slot = sh_slot_at(i);
         if (i >= sh_load_relaxed(&sh_the_world.header->slots_used)) {
-            shoal_err err = slot_memory(i);
-            if (err != SHOAL_OK) {
-                return err;
-            }
+            SH_TRY(slot_memory(i));
         }
         uint64_t state = sh_load_acquire(&slot->state);
         if (sh_slot_state_phase(state) != SH_PHASE_FREE) {
@@ -159,11 +156,9 @@ void sh_slot_expect(uint32_t index, int32_t pid)
 shoal_err sh_slot_give(sh_ctx *c, uint32_t index, uint64_t cell, uint32_t n)
 {
     uint64_t weight;
-    shoal_err err = sh_heap_share(c, cell, &weight);
-    if (err == SHOAL_OK) {
-        sh_heap_split(c, cell, sh_offset_of(&sh_slot_at(index)->cells[n]), weight);
-    }
-    return err;
+    SH_TRY(sh_heap_share(c, cell, &weight));
+    sh_heap_split(c, cell, sh_offset_of(&sh_slot_at(index)->cells[n]), weight);
+    return SHOAL_OK;
 }
 
 void sh_slot_cancel(uint32_t index, uint64_t generation)

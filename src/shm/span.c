@@ -248,10 +248,7 @@ static shoal_err commit_tables(sh_ctx *c, uint32_t span, uint32_t klass, uint64_
         {base, sh_span_head_bytes(klass)},
     };
     for (size_t i = 0; i < sizeof ranges / sizeof ranges[0]; i++) {
-        shoal_err err = sh_commit(c, ranges[i].at, ranges[i].size, asked);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(sh_commit(c, ranges[i].at, ranges[i].size, asked));
     }
     return SHOAL_OK;
 }
@@ -278,10 +275,7 @@ shoal_err sh_span_make(sh_ctx *c, uint32_t klass, uint64_t asked)
          * perhaps because it was stopped here, has committed memory for what is now a span of another process, of
          * another class: more than that span needs, or knows of. So it gives that back (sh_trim_unknown). death: before
          * that, the memory stays until those blocks are used and trimmed. */
-        shoal_err err = commit_tables(c, (uint32_t)span, klass, base, asked);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(commit_tables(c, (uint32_t)span, klass, base, asked));
         uint64_t seen = hi & SH_TAG_MASK;
         sh_intent_confirm_in(c, seen, target, &frontier->hi, hi, UINT64_MAX);
         uint64_t tag = sh_intent_begin(c, SH_INTENT_SPAN, target, seen, 0, span | (uint64_t)klass << 32, 0, 0, base);

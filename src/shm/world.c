@@ -235,14 +235,10 @@ shoal_err sh_world_attach(int fd, uint32_t slot, const char *name)
 {
     uint64_t size;
     void *base;
-    shoal_err err = map_world(fd, &base, &size);
-    if (err == SHOAL_OK) {
-        err = enter_world(fd, base, size, slot, name);
-        if (err == SHOAL_OK) {
-            tell_attached();
-        }
-    }
-    return err;
+    SH_TRY(map_world(fd, &base, &size));
+    SH_TRY(enter_world(fd, base, size, slot, name));
+    tell_attached();
+    return SHOAL_OK;
 }
 
 shoal_err sh_world_inspect(int fd, void (*see)(void *context), void *context)
@@ -359,10 +355,7 @@ static shoal_err make_file(const char *name, uint64_t asked, int *out_fd, void *
                        (unsigned long long)file_size_limit(), (unsigned long long)SH_RESERVE_MIN);
     }
     for (uint64_t size = reservation(asked); size >= SH_RESERVE_MIN; size = size / 2 / SH_UNIT * SH_UNIT) {
-        err = sh_memory_create(file_name, size, out_fd);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(sh_memory_create(file_name, size, out_fd));
         err = sh_memory_map(*out_fd, size, out_base);
         if (err == SHOAL_OK) {
             *out_size = size;
@@ -390,10 +383,7 @@ static shoal_err create_world(const shoal_world_options *options)
                        SHOAL_NAME_MAX);
     }
     if (limit == 0 && text != NULL) {
-        shoal_err err = parse_limit(text, &limit);
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(parse_limit(text, &limit));
     }
     shoal_err err = sh_spin_check();
     if (err == SHOAL_OK) {
@@ -429,10 +419,9 @@ shoal_err shoal_world_create(const shoal_world_options *options)
     shoal_err err = sh_attachment_now() == SH_DETACHED ? create_world(options)
                                                        : sh_fail(SHOAL_ESTATE, "this process is already in a world");
     unlock_inside();
-    if (err == SHOAL_OK) {
-        tell_attached();
-    }
-    return err;
+    SH_TRY(err);
+    tell_attached();
+    return SHOAL_OK;
 }
 
 /* ---- entering ---- */

@@ -52,12 +52,10 @@ shoal_err shoal_capture_replay(shoal_capture *capture)
                        (unsigned long long)capture->before.seed, (unsigned long long)now.seed);
     }
     uint64_t advance = capture->blocks > 0 ? now.offset - capture->before.offset : 0;
-    shoal_err err = sh_cuda_capture_launch(capture->graph, advance);
-    if (err == SHOAL_OK) {
-        now.offset += capture->blocks;
-        sh_generator_set(now);
-    }
-    return err;
+    SH_TRY(sh_cuda_capture_launch(capture->graph, advance));
+    now.offset += capture->blocks;
+    sh_generator_set(now);
+    return SHOAL_OK;
 }
 
 void shoal_capture_destroy(shoal_capture *capture)

@@ -75,10 +75,7 @@ shoal_err shoal_tensor_to_dlpack(shoal_tensor *t, uint64_t flags, shoal_dlpack *
 {
     SH_NEED(out_pack);
     SH_NEED_TENSOR(t);
-    shoal_err err = check_export(t, flags);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(check_export(t, flags));
     export *e = malloc(sizeof *e);
     shoal_tensor *alias = e ? export_of(t, flags & SHOAL_DLPACK_COPIED) : NULL;
     if (!alias) {
@@ -149,22 +146,18 @@ static shoal_err check_import(const shoal_dlpack *pack)
 static shoal_err import_shape(const shoal_dlpack *pack, sh_shape *s)
 {
     shoal_dtype dtype = SHOAL_F32;
-    shoal_err err = check_import(pack);
-    if (err == SHOAL_OK) {
-        err = find_dtype(pack, &dtype);
-    }
-    if (err == SHOAL_OK) {
-        err = sh_shape_init(s, dtype, pack->tensor.ndim, pack->tensor.shape);
-    }
-    for (int d = 0; err == SHOAL_OK && pack->tensor.strides && d < s->ndim; d++) {
+    SH_TRY(check_import(pack));
+    SH_TRY(find_dtype(pack, &dtype));
+    SH_TRY(sh_shape_init(s, dtype, pack->tensor.ndim, pack->tensor.shape));
+    for (int d = 0; pack->tensor.strides && d < s->ndim; d++) {
         int64_t stride = pack->tensor.strides[d];
         if (s->shape[d] > 1 && stride < 0) {
-            err = sh_fail(SHOAL_EINVAL, "shoal_tensor_from_dlpack: stride %lld of dim %d is negative",
-                          (long long)stride, d);
+            return sh_fail(SHOAL_EINVAL, "shoal_tensor_from_dlpack: stride %lld of dim %d is negative",
+                           (long long)stride, d);
         }
         s->strides[d] = s->shape[d] > 1 ? stride : s->strides[d];
     }
-    return err;
+    return SHOAL_OK;
 }
 
 static shoal_err check_memory(const shoal_dlpack *pack, const sh_shape *s)

@@ -348,11 +348,8 @@ static shoal_err share_on_card(sh_storage *s)
 {
     shoal_block *block;
     sh_piece piece;
-    shoal_err err = sh_cuda_share(s->data, s->size, &block);
-    if (err != SHOAL_OK) {
-        return err;
-    }
-    err = sh_piece_read(block, &piece);
+    SH_TRY(sh_cuda_share(s->data, s->size, &block));
+    shoal_err err = sh_piece_read(block, &piece);
     if (err == SHOAL_OK) { /* before the table has it: another thread may find it there */
         s->work = piece.work;
         s->owns = true;
@@ -387,15 +384,12 @@ shoal_err sh_storage_share(sh_storage *s)
                                      "clone the tensor first");
     }
     shoal_block *block;
-    shoal_err err = shoal_block_create(s->size, &block);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(shoal_block_create(s->size, &block));
     sh_storage old = *s; /* what drop_bytes needs */
     if (s->size > 0) {
         memcpy(shoal_block_data(block), old.data, s->size);
     }
-    err = become_block_locked(s, shoal_block_data(block), block);
+    shoal_err err = become_block_locked(s, shoal_block_data(block), block);
     if (err != SHOAL_OK) {
         sh_block_release(block);
         return err;

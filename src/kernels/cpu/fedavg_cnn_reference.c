@@ -1,5 +1,6 @@
 /* The plain version of a step of fedavg-cnn, for tests: one client after another, by the CPU's kernels. The contract is
  * kernels/fedavg_cnn.h. */
+#include "base/error.h"
 #include "kernels/kernels.h"
 
 #include <string.h>
@@ -137,26 +138,17 @@ static shoal_err forward(sh_exec *exec, int64_t rows, float *const *param, const
 {
     const sh_kernels *k = sh_kernels_cpu();
     sh_conv2d conv1 = convolution(rows, 1, 28, CHANNELS1), conv2 = convolution(rows, CHANNELS1, 14, CHANNELS2);
-    shoal_err err = k->conv->pool_relu_forward(exec, &conv1, m->x, param[0], param[1], NULL, m->x1, m->winners1);
-    if (err == SHOAL_OK) {
-        err = k->conv->pool_relu_forward(exec, &conv2, m->x1, param[2], param[3], NULL, m->x2, m->winners2);
-    }
-    if (err == SHOAL_OK) {
-        sh_matmul_args fc1 = product(rows, HIDDEN, X2, m->x2, false, param[4], true, m->h);
-        fc1.bias = param[5];
-        fc1.relu = true;
-        err = k->matmul->matmul(exec, &fc1);
-    }
-    if (err == SHOAL_OK) {
-        sh_matmul_args fc2 = product(rows, CLASSES, HIDDEN, m->h, false, param[6], true, m->z);
-        fc2.bias = param[7];
-        err = k->matmul->matmul(exec, &fc2);
-    }
-    if (err == SHOAL_OK) {
-        sh_nll_args nll = losses(rows, m->targets);
-        err = k->softmax->cross_entropy(exec, &nll, m->loss, m->total, m->z, m->z);
-    }
-    return err;
+    SH_TRY(k->conv->pool_relu_forward(exec, &conv1, m->x, param[0], param[1], NULL, m->x1, m->winners1));
+    SH_TRY(k->conv->pool_relu_forward(exec, &conv2, m->x1, param[2], param[3], NULL, m->x2, m->winners2));
+    sh_matmul_args fc1 = product(rows, HIDDEN, X2, m->x2, false, param[4], true, m->h);
+    fc1.bias = param[5];
+    fc1.relu = true;
+    SH_TRY(k->matmul->matmul(exec, &fc1));
+    sh_matmul_args fc2 = product(rows, CLASSES, HIDDEN, m->h, false, param[6], true, m->z);
+    fc2.bias = param[7];
+    SH_TRY(k->matmul->matmul(exec, &fc2));
+    sh_nll_args nll = losses(rows, m->targets);
+    return k->softmax->cross_entropy(exec, &nll, m->loss, m->total, m->z, m->z);
 }
 
 /* The gradients of a linear layer: of its weight and bias, and of its input unless dx is NULL. */
@@ -166,12 +158,12 @@ static shoal_err linear_backward(sh_exec *exec, int64_t rows, int64_t in, int64_
     const sh_matmul_kernels *k = sh_kernels_cpu()->matmul;
     sh_matmul_args of_w = product(out, in, rows, dy, true, x, false, dw);
     sh_matmul_args of_x = product(rows, in, out, dy, false, w, false, dx);
-    shoal_err err = k->matmul(exec, &of_w);
+    SH_TRY(k->matmul(exec, &of_w));
     memset(db, 0, (size_t)out * sizeof *db);
     for (int64_t i = 0; i < rows * out; i++) {
         db[i % out] += dy[i];
     }
-    return err == SHOAL_OK ? k->matmul(exec, &of_x) : err;
+    return k->matmul(exec, &of_x);
 }
 
 static shoal_err backward(sh_exec *exec, int64_t rows, float *const *param, const memory *m)
@@ -180,25 +172,16 @@ static shoal_err backward(sh_exec *exec, int64_t rows, float *const *param, cons
     sh_conv2d conv1 = convolution(rows, 1, 28, CHANNELS1), conv2 = convolution(rows, CHANNELS1, 14, CHANNELS2);
     sh_nll_args nll = losses(rows, m->targets);
     const float one = 1;
-    shoal_err err = k->softmax->cross_entropy_backward(exec, &nll, m->dz, &one, m->total, m->z);
-    if (err == SHOAL_OK) {
-        err = linear_backward(exec, rows, HIDDEN, CLASSES, m->h, param[6], m->dz, m->grad[6], m->grad[7], m->dh);
-    }
+    SH_TRY(k->softmax->cross_entropy_backward(exec, &nll, m->dz, &one, m->total, m->z));
+    SH_TRY(linear_backward(exec, rows, HIDDEN, CLASSES, m->h, param[6], m->dz, m->grad[6], m->grad[7], m->dh));
     for (int64_t i = 0; i < rows * HIDDEN; i++) {
         m->dh[i] = m->h[i] > 0 ? m->dh[i] : 0;
     }
-    if (err == SHOAL_OK) {
-        err = linear_backward(exec, rows, X2, HIDDEN, m->x2, param[4], m->dh, m->grad[4], m->grad[5], m->dx2);
-    }
-    if (err == SHOAL_OK) {
-        err = k->conv->pool_relu_backward(exec, &conv2, m->dx2, m->x1, param[2], NULL, m->winners2, m->dx1, m->grad[2],
-                                          m->grad[3]);
-    }
-    if (err == SHOAL_OK) {
-        err = k->conv->pool_relu_backward(exec, &conv1, m->dx1, m->x, param[0], NULL, m->winners1, NULL, m->grad[0],
-                                          m->grad[1]);
-    }
-    return err;
+    SH_TRY(linear_backward(exec, rows, X2, HIDDEN, m->x2, param[4], m->dh, m->grad[4], m->grad[5], m->dx2));
+    SH_TRY(k->conv->pool_relu_backward(exec, &conv2, m->dx2, m->x1, param[2], NULL, m->winners2, m->dx1, m->grad[2],
+                                       m->grad[3]));
+    return k->conv->pool_relu_backward(exec, &conv1, m->dx1, m->x, param[0], NULL, m->winners1, NULL, m->grad[0],
+                                       m->grad[1]);
 }
 
 /* Takes the step of client c with its gradients, or keeps them. */
