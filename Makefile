@@ -64,7 +64,7 @@ install: build
 	@if test -z "$(DESTDIR)" && test "$$(id -u)" = 0; then ldconfig; fi
 
 format:
-	@git ls-files -z --cached --others --exclude-standard -- '*.c' '*.h' | xargs -0 -r clang-format -i
+	@git ls-files -z --cached --others --exclude-standard -- '*.c' '*.h' '*.cu' '*.cuh' '*.cpp' '*.hpp' | xargs -0 -r clang-format -i
 
 clean:
 	rm -rf build

@@ -23,7 +23,8 @@ Word = Union[str, bytes, "os.PathLike[str]"]
 class Program:
     """A program that runs as a child in this process's world. It ends with this process.
 
-    argv is a list of words; argv[0] is the program, a path or a name that is looked for in PATH. args is what its shoal_child_begin returns: best a dict with string keys, read there with
+    argv is a list of words; argv[0] is the program, a path or a name that is looked for in PATH. args is what its
+    shoal_child_begin returns: best a dict with string keys, read there with
     shoal_arg_queue, shoal_arg_int and so on. Queues, locks, blocks and shoal.Tensor arrive as themselves. What only
     Python understands arrives as a foreign value, which C cannot read.
     """

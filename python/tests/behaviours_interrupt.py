@@ -145,7 +145,5 @@ class WholeProgram(unittest.TestCase):
         self.assertFalse([entry for entry in world.ps() if entry.pid in (*pids, program.pid)])
 
 
-
-
 if __name__ == "__main__":
     unittest.main()

@@ -256,7 +256,6 @@ class Codec(unittest.TestCase):
         self.assertFalse(mp.Queue(2**31 - 1).full())
         self.assertRegex(shoal.__version__, r"^\d+\.\d+\.\d+$")
 
-
     def test_an_acknowledged_queue_says_how_to_take(self):
         queue = mp.queues.AcknowledgedQueue()
         queue.put(1)

@@ -118,7 +118,6 @@ class Death(OneMethod):
         self.assertIs(queue.get(timeout=LONG), False)
         self.assertEqual(wait_for_end([pid], LONG), [])
 
-
     def test_y14_a_parent_that_executes_another_program(self):
         """Its children end, and say why. The new program waits for the end of its input, which the test gives it."""
         if self.method == "forkserver":

@@ -23,7 +23,6 @@ DTYPES = {"f32": "float32", "f64": "float64", "f16": "float16", "i64": "int64", 
           "bool": "bool"}
 
 
-
 class Plain(unittest.TestCase):
     def test_properties(self):
         t = shoal.tensor([[1, 2, 3], [4, 5, 6]])
@@ -151,7 +150,10 @@ class Plain(unittest.TestCase):
 
     def test_dlpack_arguments(self):
         t = shoal.tensor([1, 2])
-        name = lambda capsule: repr(capsule).split('"')[1]
+
+        def name(capsule):
+            return repr(capsule).split('"')[1]
+
         self.assertEqual(name(t.__dlpack__()), "dltensor")
         self.assertEqual(name(t.__dlpack__(max_version=(0, 8))), "dltensor")
         self.assertEqual(name(t.__dlpack__(max_version=(1, 0))), "dltensor_versioned")

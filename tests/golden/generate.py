@@ -351,6 +351,7 @@ case("cat", lambda x, y, z: torch.cat((x, y, z), 1), n(0), n(0), n(2, 2))
 case("layer_norm", lambda x, w, c: F.layer_norm(x, w.shape, w, c, 1e-5), n(2, 0), n(0), n(0))
 case("layer_norm", lambda x, w, c: F.layer_norm(x, w.shape, w, c, 1e-5), n(0, 3), n(3), n(3))
 
+
 def record(role, tensor):
     code, numpy_type = DTYPES[tensor.dtype]
     head = struct.pack("<cBBx", role, code, tensor.dim()) + struct.pack("<%dq" % tensor.dim(), *tensor.shape)

@@ -145,7 +145,7 @@ def check_table(rows):
     wrong = []
     for facts in (table.NULLABLE, table.ARGUMENTS, table.NULL_GIVES_NULL, table.TAKES_ALWAYS, table.TAKES_ON_SUCCESS):
         for name, labels in facts.items():
-            wrong += [f'{name}({l})' for l in labels if name not in rows or l not in [p[1] for p in rows[name][1]]]
+            wrong += [f'{name}({label})' for label in labels if name not in rows or label not in [p[1] for p in rows[name][1]]]
     for names in (table.SKIP, table.HEAVY, table.STARTS, table.OWN_TENSORS, table.WORKS, table.NEEDS_WORLD, table.WRITES_AND_FAILS, *table.DESIGN.values()):
         wrong += [n for n in names if n not in rows]
     if wrong:
