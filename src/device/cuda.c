@@ -49,7 +49,7 @@ static shoal_err forked(void)
 __attribute__((constructor)) static void register_lock(void)
 {
     static sh_fork_part part = {.only_anew = true};
-    part.lock = sh_card_mutex(SH_CARD_LOCK_OPEN);
+    part.lock = sh_cardlock_mutex(SH_CARD_LOCK_OPEN);
     sh_fork_register(SH_FORK_CARD, &part);
     sh_world_uses_card = sh_cuda_is_open;
 }
@@ -76,9 +76,9 @@ static shoal_err start_driver(const sh_cuda_library **out_library)
 shoal_err sh_cuda_count(int *out_count)
 {
     const sh_cuda_library *unused;
-    sh_card_lock(SH_CARD_LOCK_OPEN);
+    sh_cardlock_lock(SH_CARD_LOCK_OPEN);
     shoal_err err = start_driver(&unused);
-    sh_card_unlock(SH_CARD_LOCK_OPEN);
+    sh_cardlock_unlock(SH_CARD_LOCK_OPEN);
     int count = 0;
     if (err == SHOAL_OK) {
         err = sh_cuda_result("cannot count the cards", sh_cu.cuDeviceGetCount(&count));
@@ -117,9 +117,9 @@ static shoal_err choose_card(sh_cuda_card *c)
 shoal_err sh_cuda_look(void)
 {
     sh_cuda_card c = {0};
-    sh_card_lock(SH_CARD_LOCK_OPEN);
+    sh_cardlock_lock(SH_CARD_LOCK_OPEN);
     shoal_err err = start_driver(&c.library);
-    sh_card_unlock(SH_CARD_LOCK_OPEN);
+    sh_cardlock_unlock(SH_CARD_LOCK_OPEN);
     return err == SHOAL_OK ? choose_card(&c) : err;
 }
 
@@ -175,7 +175,7 @@ static shoal_err open_card(sh_cuda_card *c)
 
 static shoal_err open_once(void)
 {
-    sh_card_lock(SH_CARD_LOCK_OPEN);
+    sh_cardlock_lock(SH_CARD_LOCK_OPEN);
     shoal_err err = SHOAL_OK;
     if (sh_load_relaxed(&is_open) == 0) {
         sh_cuda_card fresh = {0};
@@ -185,7 +185,7 @@ static shoal_err open_once(void)
             sh_store_release(&is_open, 1); /* pairs with the acquire in sh_cuda_check: the card is filled in */
         }
     }
-    sh_card_unlock(SH_CARD_LOCK_OPEN);
+    sh_cardlock_unlock(SH_CARD_LOCK_OPEN);
     return err;
 }
 

@@ -69,11 +69,11 @@ void sh_cuda_answer_begin(void)
     if (!sh_cuda_is_ours() || !sh_attached()) {
         return;
     }
-    sh_card_lock(SH_CARD_LOCK_STATE);
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
     if (sh_load_relaxed(&thread.exists) == 0 && sh_load_relaxed(&thread.stopping) == 0) {
         start();
     }
-    sh_card_unlock(SH_CARD_LOCK_STATE);
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
 }
 
 static void tell_to_stop(void)
@@ -84,9 +84,9 @@ static void tell_to_stop(void)
 
 void sh_cuda_answer_leave(void)
 {
-    sh_card_lock(SH_CARD_LOCK_STATE);
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
     tell_to_stop();
-    sh_card_unlock(SH_CARD_LOCK_STATE);
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
     sh_cuda_thread_join(&thread);
 }
 
@@ -100,9 +100,9 @@ void sh_cuda_answer_end(void)
 static void after_attach(void)
 {
     if (sh_cuda_is_ours()) {
-        sh_card_lock(SH_CARD_LOCK_STATE);
+        sh_cardlock_lock(SH_CARD_LOCK_STATE);
         sh_store_release(&thread.stopping, 0);
-        sh_card_unlock(SH_CARD_LOCK_STATE);
+        sh_cardlock_unlock(SH_CARD_LOCK_STATE);
         sh_cuda_answer_begin();
     }
 }

@@ -161,13 +161,13 @@ static bool ends_context(int result)
  * cuda_order.c). */
 static void remember(const char *what, int result, const char *name, const char *text)
 {
-    sh_card_lock(SH_CARD_LOCK_STATE);
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
     bool first = sh_load_relaxed(&lost) == 0;
     if (first) {
         snprintf(lost_text, sizeof lost_text, "%s: %s (%d: %s)", what, text, result, name);
         sh_store_release(&lost, 1); /* pairs with the acquire in sh_cuda_is_well: the text is visible */
     }
-    sh_card_unlock(SH_CARD_LOCK_STATE);
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
     if (first) {
         sh_timelines_lose();
     }

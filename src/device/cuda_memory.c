@@ -45,12 +45,12 @@ static struct {
 
 void sh_cuda_memory_lock(void)
 {
-    sh_card_lock(SH_CARD_LOCK_MEMORY);
+    sh_cardlock_lock(SH_CARD_LOCK_MEMORY);
 }
 
 void sh_cuda_memory_unlock(void)
 {
-    sh_card_unlock(SH_CARD_LOCK_MEMORY);
+    sh_cardlock_unlock(SH_CARD_LOCK_MEMORY);
 }
 
 void sh_cuda_memory_tell(void)
@@ -422,7 +422,7 @@ static sh_cuda_granule *retire_unused(void)
 size_t sh_cuda_memory_trim(void)
 {
     size_t bytes = 0;
-    sh_card_lock(SH_CARD_LOCK_TRIM);
+    sh_cardlock_lock(SH_CARD_LOCK_TRIM);
     sh_cuda_memory_lock();
     sh_cuda_granule *retired = retire_unused();
     sh_cuda_memory_unlock();
@@ -437,7 +437,7 @@ size_t sh_cuda_memory_trim(void)
         }
         sh_cuda_granule_drop(g);
     }
-    sh_card_unlock(SH_CARD_LOCK_TRIM);
+    sh_cardlock_unlock(SH_CARD_LOCK_TRIM);
     return bytes;
 }
 

@@ -97,7 +97,7 @@ static void leave_world(void)
     sh_cuda_answer_leave();
     sh_cuda_order_drain();
     wait_for_stop();
-    sh_card_lock(SH_CARD_LOCK_ORDER);
+    sh_cardlock_lock(SH_CARD_LOCK_ORDER);
     if (order.begun) {
         sh_cuda_closings_release(NULL);
         sh_cuda_waits_forget();
@@ -109,7 +109,7 @@ static void leave_world(void)
         order.begun = order.host_only = false;
         order.last = 0;
     }
-    sh_card_unlock(SH_CARD_LOCK_ORDER);
+    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     sh_cuda_share_leave();
     sh_cuda_restrict(mode);
     sh_cleanup_end();
@@ -199,9 +199,9 @@ static void begin(void)
 
 void sh_cuda_order_begin(void)
 {
-    sh_card_lock(SH_CARD_LOCK_ORDER);
+    sh_cardlock_lock(SH_CARD_LOCK_ORDER);
     begin();
-    sh_card_unlock(SH_CARD_LOCK_ORDER);
+    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
 }
 
 /* ---- marks ---- */
@@ -245,7 +245,7 @@ static shoal_err cover(void)
  * has none. */
 static shoal_err own_work(sh_work *out_work, uint32_t *out_timeline)
 {
-    sh_card_lock(SH_CARD_LOCK_ORDER);
+    sh_cardlock_lock(SH_CARD_LOCK_ORDER);
     begin();
     shoal_err err = cover();
     *out_timeline = order.host_only ? 0 : order.timeline;
@@ -253,7 +253,7 @@ static shoal_err own_work(sh_work *out_work, uint32_t *out_timeline)
     bool done =
         order.host_only || order.last == 0 || sh_work_look(last) == SH_WORK_DONE; /* lost if it came after lost work */
     *out_work = done ? 0 : last;
-    sh_card_unlock(SH_CARD_LOCK_ORDER);
+    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     /* Last: if the card is lost meanwhile, another thread raises `done`, and nothing is done. */
     return err == SHOAL_OK ? sh_cuda_lost() : err;
 }
@@ -267,9 +267,9 @@ static bool is_lost_untold(sh_work work)
     if (work == 0 || sh_work_look(work) != SH_WORK_LOST) {
         return false;
     }
-    sh_card_lock(SH_CARD_LOCK_ORDER);
+    sh_cardlock_lock(SH_CARD_LOCK_ORDER);
     bool untold = is_awaited(work);
-    sh_card_unlock(SH_CARD_LOCK_ORDER);
+    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     return untold;
 }
 
@@ -397,9 +397,9 @@ static shoal_err follow(void)
 
 shoal_err sh_cuda_follow_noted(void)
 {
-    sh_card_lock(SH_CARD_LOCK_ORDER);
+    sh_cardlock_lock(SH_CARD_LOCK_ORDER);
     shoal_err err = follow();
-    sh_card_unlock(SH_CARD_LOCK_ORDER);
+    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     sh_cuda_watch();
     return err;
 }
@@ -448,11 +448,11 @@ shoal_err sh_cuda_await(sh_work work)
     if (err != SHOAL_OK) {
         return err;
     }
-    sh_card_lock(SH_CARD_LOCK_ORDER);
+    sh_cardlock_lock(SH_CARD_LOCK_ORDER);
     begin();
     bool host = order.host_only, waits_now = false;
     err = host ? SHOAL_OK : note(work, &waits_now);
-    sh_card_unlock(SH_CARD_LOCK_ORDER);
+    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     if (waits_now) {
         sh_cuda_watch();
     }
@@ -481,11 +481,11 @@ static int drain(bool *out_lost)
 
 void sh_cuda_order_ask(void)
 {
-    if (!sh_card_trylock(SH_CARD_LOCK_ORDER)) {
+    if (!sh_cardlock_trylock(SH_CARD_LOCK_ORDER)) {
         return; /* who has it calls the driver */
     }
     bool open = order.begun && !order.host_only && !is_done(order.last);
-    sh_card_unlock(SH_CARD_LOCK_ORDER);
+    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     if (open && sh_cuda_check() == SHOAL_OK) {
         int result = sh_cu.cuStreamQuery(sh_cuda_the_card()->stream);
         if (result != SH_CU_NOT_READY) {
@@ -544,13 +544,13 @@ static shoal_err renew(void)
 static shoal_err wait_for_all(bool tells)
 {
     bool lost = false;
-    sh_card_lock(SH_CARD_LOCK_ORDER);
+    sh_cardlock_lock(SH_CARD_LOCK_ORDER);
     shoal_err err = follow();
     uint64_t seen = sh_load_relaxed(&sh_cuda_enqueued);
     if (err == SHOAL_OK && sh_cuda_closings_unmarked() > 0) {
         err = cover();
     }
-    sh_card_unlock(SH_CARD_LOCK_ORDER);
+    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     if (err == SHOAL_OK) {
         err = sh_cuda_result("cannot wait for the card", drain(&lost));
     }
@@ -558,14 +558,14 @@ static shoal_err wait_for_all(bool tells)
         return err;
     }
     (void)sh_cuda_waits_look(tells, &lost);
-    sh_card_lock(SH_CARD_LOCK_ORDER);
+    sh_cardlock_lock(SH_CARD_LOCK_ORDER);
     lost = lost || is_spoiled();
     if (!lost) { /* otherwise the next mark is a lost number, so that receivers see it */
         order.covered = seen > order.covered ? seen : order.covered;
     }
     sh_cuda_closings_release(is_over);
     err = lost && tells ? renew() : SHOAL_OK;
-    sh_card_unlock(SH_CARD_LOCK_ORDER);
+    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     sh_cuda_imports_tidy();
     return err == SHOAL_OK && lost && tells ? lost_work() : err;
 }
@@ -609,11 +609,11 @@ static bool keep_for_now(shoal_block *keeper)
 void sh_cuda_order_abandon(void)
 {
     if (sh_cuda_is_ours() && !sh_cuda_is_well()) {
-        sh_card_lock(SH_CARD_LOCK_ORDER);
+        sh_cardlock_lock(SH_CARD_LOCK_ORDER);
         if (sh_cuda_closings_exist() && has_stopped()) {
             sh_cuda_closings_release(NULL);
         }
-        sh_card_unlock(SH_CARD_LOCK_ORDER);
+        sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     }
 }
 
@@ -623,7 +623,7 @@ void sh_cuda_close(shoal_block *keeper)
     bool kept = keeper && sh_cuda_capture_keeper(keeper);
     if (!kept && keeper && !sh_block_is_lost(keeper) && sh_cuda_is_ours()) {
         bool well = sh_cuda_check() == SHOAL_OK;
-        sh_card_lock(SH_CARD_LOCK_ORDER);
+        sh_cardlock_lock(SH_CARD_LOCK_ORDER);
         if (well) {
             begin();
             sh_cuda_closings_release(is_over);
@@ -631,7 +631,7 @@ void sh_cuda_close(shoal_block *keeper)
         } else {
             kept = !has_stopped() && sh_cuda_closings_add(keeper);
         }
-        sh_card_unlock(SH_CARD_LOCK_ORDER);
+        sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     }
     if (!kept) {
         sh_block_release(keeper);
@@ -643,7 +643,7 @@ void sh_cuda_close(shoal_block *keeper)
 /* Returns whether some are left. */
 static bool look_at_closings(void)
 {
-    sh_card_lock(SH_CARD_LOCK_ORDER);
+    sh_cardlock_lock(SH_CARD_LOCK_ORDER);
     if (sh_cuda_closings_exist()) {
         if (sh_cuda_closings_unmarked() > 0) {
             (void)cover();
@@ -651,7 +651,7 @@ static bool look_at_closings(void)
         sh_cuda_closings_release(is_over);
     }
     bool left = sh_cuda_closings_exist();
-    sh_card_unlock(SH_CARD_LOCK_ORDER);
+    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     return left;
 }
 

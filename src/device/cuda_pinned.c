@@ -32,9 +32,9 @@ static bool keep(void *data)
 {
     kept *fresh = malloc(sizeof *fresh);
     if (fresh) {
-        sh_card_lock(SH_CARD_LOCK_STATE);
+        sh_cardlock_lock(SH_CARD_LOCK_STATE);
         add(fresh, data, false);
-        sh_card_unlock(SH_CARD_LOCK_STATE);
+        sh_cardlock_unlock(SH_CARD_LOCK_STATE);
     }
     return fresh != NULL;
 }
@@ -45,7 +45,7 @@ static bool is_kept(void *data)
 {
     const sh_cuda_capture *mine = sh_cuda_capturing();
     kept *fresh = mine ? malloc(sizeof *fresh) : NULL;
-    sh_card_lock(SH_CARD_LOCK_STATE);
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
     kept *k = of_captures.list;
     while (k && (k->data != data || k->freed)) {
         k = k->next;
@@ -57,7 +57,7 @@ static bool is_kept(void *data)
     if (added) {
         add(fresh, data, true);
     }
-    sh_card_unlock(SH_CARD_LOCK_STATE);
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
     if (adds && !fresh) {
         (void)sh_cuda_capture_refuse("releasing pinned memory, without memory to remember it,");
     }
@@ -115,7 +115,7 @@ void sh_cuda_free_pinned(void *data, size_t size)
 void sh_cuda_pinned_give_back(const sh_cuda_capture *capture)
 {
     kept *freed = NULL;
-    sh_card_lock(SH_CARD_LOCK_STATE);
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
     for (kept **place = &of_captures.list; *place;) {
         kept *k = *place;
         if (k->capture != capture) {
@@ -129,7 +129,7 @@ void sh_cuda_pinned_give_back(const sh_cuda_capture *capture)
     for (kept *k = freed; k; k = k->next) {
         k->freed = k->freed && !is_kept_by_any(k->data); /* else it goes with the other capture */
     }
-    sh_card_unlock(SH_CARD_LOCK_STATE);
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
     for (kept *k = freed, *next; k; k = next) {
         next = k->next;
         if (k->freed) {

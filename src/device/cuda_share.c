@@ -67,9 +67,9 @@ static shoal_err put_into_store(sh_cuda_granule *g)
  * piece of the granule, so it stays. */
 static shoal_err share_granule(sh_cuda_granule *g)
 {
-    sh_card_lock(SH_CARD_LOCK_EXPORT);
+    sh_cardlock_lock(SH_CARD_LOCK_EXPORT);
     shoal_err err = is_shared(g) ? SHOAL_OK : put_into_store(g);
-    sh_card_unlock(SH_CARD_LOCK_EXPORT);
+    sh_cardlock_unlock(SH_CARD_LOCK_EXPORT);
     return err;
 }
 
@@ -198,11 +198,11 @@ static void drop_dead(void)
 
 void sh_cuda_imports_tidy(void)
 {
-    sh_card_lock(SH_CARD_LOCK_IMPORTS);
+    sh_cardlock_lock(SH_CARD_LOCK_IMPORTS);
     if (imports.list) {
         drop_dead();
     }
-    sh_card_unlock(SH_CARD_LOCK_IMPORTS);
+    sh_cardlock_unlock(SH_CARD_LOCK_IMPORTS);
 }
 
 static shoal_err import_memory(import *m, int fd)
@@ -304,7 +304,7 @@ static import *find_import(const sh_piece *piece)
 static shoal_err map_once(const sh_piece *piece, sh_cu_address *out_address)
 {
     shoal_err err = SHOAL_OK;
-    sh_card_lock(SH_CARD_LOCK_IMPORTS);
+    sh_cardlock_lock(SH_CARD_LOCK_IMPORTS);
     import *m = find_import(piece);
     if (!m) {
         err = map_granule(piece, &m);
@@ -316,7 +316,7 @@ static shoal_err map_once(const sh_piece *piece, sh_cu_address *out_address)
     if (err == SHOAL_OK) {
         *out_address = m->address;
     }
-    sh_card_unlock(SH_CARD_LOCK_IMPORTS);
+    sh_cardlock_unlock(SH_CARD_LOCK_IMPORTS);
     return err;
 }
 
@@ -329,11 +329,11 @@ shoal_err sh_cuda_open(const sh_piece *piece, void **out_data)
     }
     sh_cuda_order_begin();
     sh_cu_address address = 0;
-    sh_card_lock(SH_CARD_LOCK_IMPORTS);
+    sh_cardlock_lock(SH_CARD_LOCK_IMPORTS);
     drop_dead();
     const import *m = find_import(piece);
     address = m ? m->address : 0;
-    sh_card_unlock(SH_CARD_LOCK_IMPORTS);
+    sh_cardlock_unlock(SH_CARD_LOCK_IMPORTS);
     if (!m && !find_own(piece, &address)) {
         err = map_once(piece, &address);
     }
@@ -357,9 +357,9 @@ uint64_t sh_cuda_worlds_left(void)
 
 bool sh_cuda_has_imports(void)
 {
-    sh_card_lock(SH_CARD_LOCK_IMPORTS);
+    sh_cardlock_lock(SH_CARD_LOCK_IMPORTS);
     bool has = sh_cuda_imports_exist();
-    sh_card_unlock(SH_CARD_LOCK_IMPORTS);
+    sh_cardlock_unlock(SH_CARD_LOCK_IMPORTS);
     return has;
 }
 
@@ -393,12 +393,12 @@ void sh_cuda_share_leave(void)
     }
     sh_cuda_memory_unlock();
     (void)sh_cuda_memory_trim(); /* the processes of this world cannot ask for it any more */
-    sh_card_lock(SH_CARD_LOCK_IMPORTS);
+    sh_cardlock_lock(SH_CARD_LOCK_IMPORTS);
     sh_store_relaxed(&worlds_left, sh_load_relaxed(&worlds_left) + 1); /* no other thread is in a call of the library */
     while (imports.list) {
         import *m = imports.list;
         imports.list = m->next;
         drop_import(m);
     }
-    sh_card_unlock(SH_CARD_LOCK_IMPORTS);
+    sh_cardlock_unlock(SH_CARD_LOCK_IMPORTS);
 }

@@ -36,7 +36,7 @@ static shoal_err order(sh_cu_stream before, sh_cu_stream after)
     if (result != SH_CU_NOT_READY) {
         return sh_cuda_result("cannot query a stream", result);
     }
-    sh_card_lock(SH_CARD_LOCK_EVENT);
+    sh_cardlock_lock(SH_CARD_LOCK_EVENT);
     result = relay.event ? SH_CU_OK : sh_cu.cuEventCreate(&relay.event, SH_CU_EVENT_DISABLE_TIMING);
     if (result == SH_CU_OK) {
         result = sh_cu.cuEventRecord(relay.event, before);
@@ -44,7 +44,7 @@ static shoal_err order(sh_cu_stream before, sh_cu_stream after)
     if (result == SH_CU_OK) {
         result = sh_cu.cuStreamWaitEvent(after, relay.event, 0);
     }
-    sh_card_unlock(SH_CARD_LOCK_EVENT);
+    sh_cardlock_unlock(SH_CARD_LOCK_EVENT);
     sh_cuda_touch(); /* a wait counts as work */
     return sh_cuda_result("cannot order the work of two streams", result);
 }

@@ -26,11 +26,11 @@ static bool running; /* under the lock: it will look again */
 /* Returns false if the thread must end. */
 static bool look(unsigned *idle)
 {
-    sh_card_lock(SH_CARD_LOCK_WATCH);
+    sh_cardlock_lock(SH_CARD_LOCK_WATCH);
     *idle = sh_cuda_order_look() > 0 ? 0 : *idle + 1;
     running = sh_load_acquire(&thread.stopping) == 0 && *idle < IDLE;
     bool goes_on = running;
-    sh_card_unlock(SH_CARD_LOCK_WATCH);
+    sh_cardlock_unlock(SH_CARD_LOCK_WATCH);
     return goes_on;
 }
 
@@ -55,24 +55,24 @@ void sh_cuda_watch(void)
     if (sh_cuda_order_look() == 0) {
         return;
     }
-    sh_card_lock(SH_CARD_LOCK_WATCH);
+    sh_cardlock_lock(SH_CARD_LOCK_WATCH);
     if (!running && sh_load_acquire(&thread.stopping) == 0) {
         sh_cuda_thread_join(&thread); /* the last one is about to return */
         running = sh_cuda_thread_start(&thread, 0);
     }
-    sh_card_unlock(SH_CARD_LOCK_WATCH);
+    sh_cardlock_unlock(SH_CARD_LOCK_WATCH);
 }
 
 void sh_cuda_watch_stop(void)
 {
-    sh_card_lock(SH_CARD_LOCK_WATCH);
+    sh_cardlock_lock(SH_CARD_LOCK_WATCH);
     sh_store_release(&thread.stopping, 1);
-    sh_card_unlock(SH_CARD_LOCK_WATCH);
+    sh_cardlock_unlock(SH_CARD_LOCK_WATCH);
     sh_cuda_thread_join(&thread);
-    sh_card_lock(SH_CARD_LOCK_WATCH);
+    sh_cardlock_lock(SH_CARD_LOCK_WATCH);
     running = false;
     sh_store_release(&thread.stopping, 0);
-    sh_card_unlock(SH_CARD_LOCK_WATCH);
+    sh_cardlock_unlock(SH_CARD_LOCK_WATCH);
 }
 
 /* Takes no lock. Nobody starts it again. */

@@ -22,7 +22,7 @@ static const char *const names[SH_CARD_LOCKS] = {
 
 static _Thread_local unsigned held __attribute__((tls_model("initial-exec"))); /* a bit for each lock */
 
-static void check(sh_card_lock_rank rank)
+static void check(sh_cardlock_rank rank)
 {
     if (held >> rank != 0) {
         unsigned last = 31u - (unsigned)__builtin_clz(held);
@@ -32,38 +32,38 @@ static void check(sh_card_lock_rank rank)
     }
 }
 
-static void hold(sh_card_lock_rank rank)
+static void hold(sh_cardlock_rank rank)
 {
     held |= 1u << rank;
 }
 
-static void drop(sh_card_lock_rank rank)
+static void drop(sh_cardlock_rank rank)
 {
     held &= ~(1u << rank);
 }
 #else
-static void check(sh_card_lock_rank rank)
+static void check(sh_cardlock_rank rank)
 {
     (void)rank;
 }
 
-static void hold(sh_card_lock_rank rank)
+static void hold(sh_cardlock_rank rank)
 {
     (void)rank;
 }
 
-static void drop(sh_card_lock_rank rank)
+static void drop(sh_cardlock_rank rank)
 {
     (void)rank;
 }
 #endif
 
-pthread_mutex_t *sh_card_mutex(sh_card_lock_rank rank)
+pthread_mutex_t *sh_cardlock_mutex(sh_cardlock_rank rank)
 {
     return &mutexes[rank];
 }
 
-void sh_card_lock(sh_card_lock_rank rank)
+void sh_cardlock_lock(sh_cardlock_rank rank)
 {
     check(rank);
     if (rank == SH_CARD_LOCK_OPEN) {
@@ -75,7 +75,7 @@ void sh_card_lock(sh_card_lock_rank rank)
 }
 
 /* Does not wait, so no order can be wrong. */
-bool sh_card_trylock(sh_card_lock_rank rank)
+bool sh_cardlock_trylock(sh_cardlock_rank rank)
 {
     bool locked = pthread_mutex_trylock(&mutexes[rank]) == 0;
     if (locked) {
@@ -84,7 +84,7 @@ bool sh_card_trylock(sh_card_lock_rank rank)
     return locked;
 }
 
-void sh_card_unlock(sh_card_lock_rank rank)
+void sh_cardlock_unlock(sh_cardlock_rank rank)
 {
     drop(rank);
     if (rank == SH_CARD_LOCK_OPEN) {

@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 /* Takes two locks in a child, and returns how the child ended. Copies what it wrote to stderr. */
-static int take_both(sh_card_lock_rank first, sh_card_lock_rank second, char *text, size_t size)
+static int take_both(sh_cardlock_rank first, sh_cardlock_rank second, char *text, size_t size)
 {
     int ends[2], status = 0;
     ck_assert_int_eq(pipe(ends), 0);
@@ -17,8 +17,8 @@ static int take_both(sh_card_lock_rank first, sh_card_lock_rank second, char *te
     ck_assert_int_ge(child, 0);
     if (child == 0) {
         dup2(ends[1], STDERR_FILENO);
-        sh_card_lock(first);
-        sh_card_lock(second);
+        sh_cardlock_lock(first);
+        sh_cardlock_lock(second);
         _exit(0);
     }
     close(ends[1]);
@@ -37,12 +37,12 @@ START_TEST(right_order_passes)
     char text[512];
     int status = take_both(SH_CARD_LOCK_MEMORY, SH_CARD_LOCK_STATE, text, sizeof text);
     ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    sh_card_lock(SH_CARD_LOCK_ORDER);
-    ck_assert(sh_card_trylock(SH_CARD_LOCK_STATE));
-    sh_card_unlock(SH_CARD_LOCK_STATE);
-    sh_card_unlock(SH_CARD_LOCK_ORDER);
-    sh_card_lock(SH_CARD_LOCK_TRIM); /* the thread holds none any more */
-    sh_card_unlock(SH_CARD_LOCK_TRIM);
+    sh_cardlock_lock(SH_CARD_LOCK_ORDER);
+    ck_assert(sh_cardlock_trylock(SH_CARD_LOCK_STATE));
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
+    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
+    sh_cardlock_lock(SH_CARD_LOCK_TRIM); /* the thread holds none any more */
+    sh_cardlock_unlock(SH_CARD_LOCK_TRIM);
 }
 END_TEST
 

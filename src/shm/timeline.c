@@ -314,11 +314,11 @@ static void settle(uint32_t index, sh_owner owner)
 void sh_timeline_release(uint32_t index)
 {
     sh_timeline_shm *t = sh_attached() ? find(index) : NULL;
-    sh_card_lock(SH_CARD_LOCK_TIMELINE);
+    sh_cardlock_lock(SH_CARD_LOCK_TIMELINE);
     if (t != NULL && sh_load_acquire(&t->owner) == sh_peers_now->self()) {
         settle(index, sh_peers_now->self());
     }
-    sh_card_unlock(SH_CARD_LOCK_TIMELINE);
+    sh_cardlock_unlock(SH_CARD_LOCK_TIMELINE);
 }
 
 /* Also if all is done: another thread may be about to issue a number that its card will never write. So a receiver finds
@@ -335,13 +335,13 @@ static void lose(uint32_t index)
 void sh_timelines_lose(void)
 {
     uint32_t used = sh_attached() ? used_now() : 0;
-    sh_card_lock(SH_CARD_LOCK_TIMELINE);
+    sh_cardlock_lock(SH_CARD_LOCK_TIMELINE);
     for (uint32_t i = 1; i < used; i++) {
         if (sh_load_acquire(&timeline_at(i)->owner) == sh_peers_now->self()) {
             lose(i);
         }
     }
-    sh_card_unlock(SH_CARD_LOCK_TIMELINE);
+    sh_cardlock_unlock(SH_CARD_LOCK_TIMELINE);
 }
 
 void sh_timelines_settle(sh_owner dead)
