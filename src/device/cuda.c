@@ -5,6 +5,7 @@
 #include "base/fork.h"
 #include "device/cuda_share.h"
 #include "shm/block.h"
+#include "shm/card_lock.h"
 #include "sync/atomic.h"
 
 #include <pthread.h>
@@ -13,7 +14,6 @@
 
 static sh_cuda_card card;
 static sh_a32 is_open; /* 1 once card is filled in, set with release order under the lock */
-static pthread_mutex_t open_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* A thread's exec, and whether the context is current in it. The scratch is freed when the thread ends. */
 static _Thread_local sh_exec mine __attribute__((tls_model("initial-exec")));
@@ -48,7 +48,8 @@ static shoal_err forked(void)
  * be among what a fork waits for. */
 __attribute__((constructor)) static void register_lock(void)
 {
-    static const sh_fork_part part = {.lock = &open_lock, .only_anew = true};
+    static sh_fork_part part = {.only_anew = true};
+    part.lock = sh_cardlock_mutex(SH_CARD_LOCK_OPEN);
     sh_fork_register(SH_FORK_CARD, &part);
     sh_world_uses_card = sh_cuda_is_open;
 }
@@ -75,9 +76,9 @@ static shoal_err start_driver(const sh_cuda_library **out_library)
 shoal_err sh_cuda_count(int *out_count)
 {
     const sh_cuda_library *unused;
-    sh_fork_lock(&open_lock);
+    sh_cardlock_lock(SH_CARD_LOCK_OPEN);
     shoal_err err = start_driver(&unused);
-    sh_fork_unlock(&open_lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_OPEN);
     int count = 0;
     if (err == SHOAL_OK) {
         err = sh_cuda_result("cannot count the cards", sh_cu.cuDeviceGetCount(&count));
@@ -116,9 +117,9 @@ static shoal_err choose_card(sh_cuda_card *c)
 shoal_err sh_cuda_look(void)
 {
     sh_cuda_card c = {0};
-    sh_fork_lock(&open_lock);
+    sh_cardlock_lock(SH_CARD_LOCK_OPEN);
     shoal_err err = start_driver(&c.library);
-    sh_fork_unlock(&open_lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_OPEN);
     return err == SHOAL_OK ? choose_card(&c) : err;
 }
 
@@ -174,7 +175,7 @@ static shoal_err open_card(sh_cuda_card *c)
 
 static shoal_err open_once(void)
 {
-    sh_fork_lock(&open_lock);
+    sh_cardlock_lock(SH_CARD_LOCK_OPEN);
     shoal_err err = SHOAL_OK;
     if (sh_load_relaxed(&is_open) == 0) {
         sh_cuda_card fresh = {0};
@@ -184,7 +185,7 @@ static shoal_err open_once(void)
             sh_store_release(&is_open, 1); /* pairs with the acquire in sh_cuda_check: the card is filled in */
         }
     }
-    sh_fork_unlock(&open_lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_OPEN);
     return err;
 }
 

@@ -15,13 +15,10 @@
 
 #include "base/error.h"
 #include "device/cuda_thread.h"
+#include "shm/card_lock.h"
 #include "shm/card_store.h"
 
-#include <pthread.h>
-
 static void answer_all(uint64_t last);
-
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* taken under that of the allocator, and inside */
 
 /* Stops when this process leaves its world, or ends. No other is started until this process is in another world. */
 static sh_cuda_thread thread = {.name = "shoal-answer", .run = answer_all};
@@ -72,11 +69,11 @@ void sh_cuda_answer_begin(void)
     if (!sh_cuda_is_ours() || !sh_attached()) {
         return;
     }
-    pthread_mutex_lock(&lock);
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
     if (sh_load_relaxed(&thread.exists) == 0 && sh_load_relaxed(&thread.stopping) == 0) {
         start();
     }
-    pthread_mutex_unlock(&lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
 }
 
 static void tell_to_stop(void)
@@ -87,9 +84,9 @@ static void tell_to_stop(void)
 
 void sh_cuda_answer_leave(void)
 {
-    pthread_mutex_lock(&lock);
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
     tell_to_stop();
-    pthread_mutex_unlock(&lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
     sh_cuda_thread_join(&thread);
 }
 
@@ -103,9 +100,9 @@ void sh_cuda_answer_end(void)
 static void after_attach(void)
 {
     if (sh_cuda_is_ours()) {
-        pthread_mutex_lock(&lock);
+        sh_cardlock_lock(SH_CARD_LOCK_STATE);
         sh_store_release(&thread.stopping, 0);
-        pthread_mutex_unlock(&lock);
+        sh_cardlock_unlock(SH_CARD_LOCK_STATE);
         sh_cuda_answer_begin();
     }
 }

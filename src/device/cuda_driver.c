@@ -1,10 +1,10 @@
 #include "device/cuda_driver.h"
 
 #include "base/error.h"
+#include "shm/card_lock.h"
 #include "shm/timeline.h"
 
 #include <dlfcn.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -18,7 +18,6 @@ static bool started;
  * seen with acquire order. */
 static char lost_text[256];
 static sh_a32 lost;
-static pthread_mutex_t lost_lock = PTHREAD_MUTEX_INITIALIZER;
 
 /* Every function, by the order of SH_CUDA_CALLS: they are the first fields of sh_cuda_driver. */
 static const char *const symbols[] = {
@@ -162,13 +161,13 @@ static bool ends_context(int result)
  * cuda_order.c). */
 static void remember(const char *what, int result, const char *name, const char *text)
 {
-    pthread_mutex_lock(&lost_lock);
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
     bool first = sh_load_relaxed(&lost) == 0;
     if (first) {
         snprintf(lost_text, sizeof lost_text, "%s: %s (%d: %s)", what, text, result, name);
         sh_store_release(&lost, 1); /* pairs with the acquire in sh_cuda_is_well: the text is visible */
     }
-    pthread_mutex_unlock(&lost_lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
     if (first) {
         sh_timelines_lose();
     }

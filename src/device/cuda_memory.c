@@ -4,9 +4,9 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "device/cuda_share.h"
+#include "shm/card_lock.h"
 #include "shm/card_store.h"
 
-#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +32,6 @@ typedef struct sh_cuda_slab {
 } sh_cuda_slab;
 
 static struct {
-    pthread_mutex_t lock;
     sh_cuda_granule *granules;
     unsigned granule_count;
     sh_cuda_slab *slabs;
@@ -42,16 +41,16 @@ static struct {
     size_t table_size;     /* a power of two */
     size_t table_count;
     size_t asked, used, held;
-} memory = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} memory;
 
 void sh_cuda_memory_lock(void)
 {
-    pthread_mutex_lock(&memory.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_MEMORY);
 }
 
 void sh_cuda_memory_unlock(void)
 {
-    pthread_mutex_unlock(&memory.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_MEMORY);
 }
 
 void sh_cuda_memory_tell(void)
@@ -419,12 +418,11 @@ static sh_cuda_granule *retire_unused(void)
 }
 
 /* Without the lock: what was freed may still be used by work before, and while the card does that, other threads of this
- * process allocate and free. Who finds the card full meanwhile waits here until these granules are gone. */
+ * process allocate and free. A thread that finds the card full meanwhile waits here until the granules are freed. */
 size_t sh_cuda_memory_trim(void)
 {
-    static pthread_mutex_t one_at_a_time = PTHREAD_MUTEX_INITIALIZER; /* taken before all others of the card */
     size_t bytes = 0;
-    pthread_mutex_lock(&one_at_a_time);
+    sh_cardlock_lock(SH_CARD_LOCK_TRIM);
     sh_cuda_memory_lock();
     sh_cuda_granule *retired = retire_unused();
     sh_cuda_memory_unlock();
@@ -439,7 +437,7 @@ size_t sh_cuda_memory_trim(void)
         }
         sh_cuda_granule_drop(g);
     }
-    pthread_mutex_unlock(&one_at_a_time);
+    sh_cardlock_unlock(SH_CARD_LOCK_TRIM);
     return bytes;
 }
 

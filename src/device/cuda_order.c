@@ -7,9 +7,9 @@
 #include "device/cuda_share.h"
 #include "device/cuda_waits.h"
 #include "shm/block.h"
+#include "shm/card_lock.h"
 #include "sync/peers.h"
 
-#include <pthread.h>
 #include <time.h>
 
 #define END_LIMIT                                                                                                      \
@@ -29,7 +29,6 @@ int64_t sh_cuda_mark_limit = SHOAL_MS(5);
 #define CLOSINGS_UNMARKED 16 /* a mark is a call of the driver, so some closings share one */
 
 static struct {
-    pthread_mutex_t lock;
     bool begun;     /* in this world */
     bool host_only; /* the driver cannot write and wait for the world's words: a put waits on the host */
     uint32_t timeline;
@@ -39,7 +38,7 @@ static struct {
     uint64_t covered;     /* sh_cuda_enqueued up to here lies before the last mark, or is done */
     uint64_t last;        /* the number of the last mark */
     sh_work noted[NOTED]; /* the last of each process that the stream must wait for before its next work */
-} order = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} order;
 
 static sh_a32 uncounted; /* 1: another library has the stream, and may enqueue work at any time */
 static void (*before_end_of_others)(bool ends);
@@ -98,7 +97,7 @@ static void leave_world(void)
     sh_cuda_answer_leave();
     sh_cuda_order_drain();
     wait_for_stop();
-    pthread_mutex_lock(&order.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_ORDER);
     if (order.begun) {
         sh_cuda_closings_release(NULL);
         sh_cuda_waits_forget();
@@ -110,7 +109,7 @@ static void leave_world(void)
         order.begun = order.host_only = false;
         order.last = 0;
     }
-    pthread_mutex_unlock(&order.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     sh_cuda_share_leave();
     sh_cuda_restrict(mode);
     sh_cleanup_end();
@@ -200,9 +199,9 @@ static void begin(void)
 
 void sh_cuda_order_begin(void)
 {
-    pthread_mutex_lock(&order.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_ORDER);
     begin();
-    pthread_mutex_unlock(&order.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
 }
 
 /* ---- marks ---- */
@@ -246,7 +245,7 @@ static shoal_err cover(void)
  * has none. */
 static shoal_err own_work(sh_work *out_work, uint32_t *out_timeline)
 {
-    pthread_mutex_lock(&order.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_ORDER);
     begin();
     shoal_err err = cover();
     *out_timeline = order.host_only ? 0 : order.timeline;
@@ -254,7 +253,7 @@ static shoal_err own_work(sh_work *out_work, uint32_t *out_timeline)
     bool done =
         order.host_only || order.last == 0 || sh_work_look(last) == SH_WORK_DONE; /* lost if it came after lost work */
     *out_work = done ? 0 : last;
-    pthread_mutex_unlock(&order.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     /* Last: if the card is lost meanwhile, another thread raises `done`, and nothing is done. */
     return err == SHOAL_OK ? sh_cuda_lost() : err;
 }
@@ -268,9 +267,9 @@ static bool is_lost_untold(sh_work work)
     if (work == 0 || sh_work_look(work) != SH_WORK_LOST) {
         return false;
     }
-    pthread_mutex_lock(&order.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_ORDER);
     bool untold = is_awaited(work);
-    pthread_mutex_unlock(&order.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     return untold;
 }
 
@@ -398,9 +397,9 @@ static shoal_err follow(void)
 
 shoal_err sh_cuda_follow_noted(void)
 {
-    pthread_mutex_lock(&order.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_ORDER);
     shoal_err err = follow();
-    pthread_mutex_unlock(&order.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     sh_cuda_watch();
     return err;
 }
@@ -449,11 +448,11 @@ shoal_err sh_cuda_await(sh_work work)
     if (err != SHOAL_OK) {
         return err;
     }
-    pthread_mutex_lock(&order.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_ORDER);
     begin();
     bool host = order.host_only, waits_now = false;
     err = host ? SHOAL_OK : note(work, &waits_now);
-    pthread_mutex_unlock(&order.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     if (waits_now) {
         sh_cuda_watch();
     }
@@ -482,11 +481,11 @@ static int drain(bool *out_lost)
 
 void sh_cuda_order_ask(void)
 {
-    if (pthread_mutex_trylock(&order.lock) != 0) {
+    if (!sh_cardlock_trylock(SH_CARD_LOCK_ORDER)) {
         return; /* who has it calls the driver */
     }
     bool open = order.begun && !order.host_only && !is_done(order.last);
-    pthread_mutex_unlock(&order.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     if (open && sh_cuda_check() == SHOAL_OK) {
         int result = sh_cu.cuStreamQuery(sh_cuda_the_card()->stream);
         if (result != SH_CU_NOT_READY) {
@@ -545,13 +544,13 @@ static shoal_err renew(void)
 static shoal_err wait_for_all(bool tells)
 {
     bool lost = false;
-    pthread_mutex_lock(&order.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_ORDER);
     shoal_err err = follow();
     uint64_t seen = sh_load_relaxed(&sh_cuda_enqueued);
     if (err == SHOAL_OK && sh_cuda_closings_unmarked() > 0) {
         err = cover();
     }
-    pthread_mutex_unlock(&order.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     if (err == SHOAL_OK) {
         err = sh_cuda_result("cannot wait for the card", drain(&lost));
     }
@@ -559,14 +558,14 @@ static shoal_err wait_for_all(bool tells)
         return err;
     }
     (void)sh_cuda_waits_look(tells, &lost);
-    pthread_mutex_lock(&order.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_ORDER);
     lost = lost || is_spoiled();
     if (!lost) { /* otherwise the next mark is a lost number, so that receivers see it */
         order.covered = seen > order.covered ? seen : order.covered;
     }
     sh_cuda_closings_release(is_over);
     err = lost && tells ? renew() : SHOAL_OK;
-    pthread_mutex_unlock(&order.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     sh_cuda_imports_tidy();
     return err == SHOAL_OK && lost && tells ? lost_work() : err;
 }
@@ -610,11 +609,11 @@ static bool keep_for_now(shoal_block *owner_block)
 void sh_cuda_order_abandon(void)
 {
     if (sh_cuda_is_ours() && !sh_cuda_is_well()) {
-        pthread_mutex_lock(&order.lock);
+        sh_cardlock_lock(SH_CARD_LOCK_ORDER);
         if (sh_cuda_closings_exist() && has_stopped()) {
             sh_cuda_closings_release(NULL);
         }
-        pthread_mutex_unlock(&order.lock);
+        sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     }
 }
 
@@ -624,7 +623,7 @@ void sh_cuda_close(shoal_block *owner_block)
     bool kept = owner_block && sh_cuda_capture_keeper(owner_block);
     if (!kept && owner_block && !sh_block_is_lost(owner_block) && sh_cuda_is_ours()) {
         bool well = sh_cuda_check() == SHOAL_OK;
-        pthread_mutex_lock(&order.lock);
+        sh_cardlock_lock(SH_CARD_LOCK_ORDER);
         if (well) {
             begin();
             sh_cuda_closings_release(is_over);
@@ -632,7 +631,7 @@ void sh_cuda_close(shoal_block *owner_block)
         } else {
             kept = !has_stopped() && sh_cuda_closings_add(owner_block);
         }
-        pthread_mutex_unlock(&order.lock);
+        sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     }
     if (!kept) {
         sh_block_release(owner_block);
@@ -644,7 +643,7 @@ void sh_cuda_close(shoal_block *owner_block)
 /* Returns whether some are left. */
 static bool look_at_closings(void)
 {
-    pthread_mutex_lock(&order.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_ORDER);
     if (sh_cuda_closings_exist()) {
         if (sh_cuda_closings_unmarked() > 0) {
             (void)cover();
@@ -652,7 +651,7 @@ static bool look_at_closings(void)
         sh_cuda_closings_release(is_over);
     }
     bool left = sh_cuda_closings_exist();
-    pthread_mutex_unlock(&order.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     return left;
 }
 

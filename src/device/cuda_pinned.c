@@ -3,8 +3,8 @@
 
 #include "base/error.h"
 #include "device/cuda_share.h"
+#include "shm/card_lock.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 /* Memory that a thread made or freed while it captured. Each replay of the graph copies from it or to it, so it is freed with
@@ -17,9 +17,8 @@ typedef struct kept {
 } kept;
 
 static struct {
-    pthread_mutex_t lock;
     kept *list;
-} of_captures = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} of_captures;
 
 /* Under the lock. */
 static void add(kept *fresh, void *data, bool freed)
@@ -33,9 +32,9 @@ static bool keep(void *data)
 {
     kept *fresh = malloc(sizeof *fresh);
     if (fresh) {
-        pthread_mutex_lock(&of_captures.lock);
+        sh_cardlock_lock(SH_CARD_LOCK_STATE);
         add(fresh, data, false);
-        pthread_mutex_unlock(&of_captures.lock);
+        sh_cardlock_unlock(SH_CARD_LOCK_STATE);
     }
     return fresh != NULL;
 }
@@ -46,7 +45,7 @@ static bool is_kept(void *data)
 {
     const sh_cuda_capture *mine = sh_cuda_capturing();
     kept *fresh = mine ? malloc(sizeof *fresh) : NULL;
-    pthread_mutex_lock(&of_captures.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
     kept *k = of_captures.list;
     while (k && (k->data != data || k->freed)) {
         k = k->next;
@@ -58,7 +57,7 @@ static bool is_kept(void *data)
     if (added) {
         add(fresh, data, true);
     }
-    pthread_mutex_unlock(&of_captures.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
     if (adds && !fresh) {
         (void)sh_cuda_capture_refuse("releasing pinned memory, without memory to remember it,");
     }
@@ -116,7 +115,7 @@ void sh_cuda_free_pinned(void *data, size_t size)
 void sh_cuda_pinned_give_back(const sh_cuda_capture *capture)
 {
     kept *freed = NULL;
-    pthread_mutex_lock(&of_captures.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
     for (kept **place = &of_captures.list; *place;) {
         kept *k = *place;
         if (k->capture != capture) {
@@ -130,7 +129,7 @@ void sh_cuda_pinned_give_back(const sh_cuda_capture *capture)
     for (kept *k = freed; k; k = k->next) {
         k->freed = k->freed && !is_kept_by_any(k->data); /* else it goes with the other capture */
     }
-    pthread_mutex_unlock(&of_captures.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
     for (kept *k = freed, *next; k; k = next) {
         next = k->next;
         if (k->freed) {

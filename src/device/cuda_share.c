@@ -3,9 +3,9 @@
 
 #include "base/error.h"
 #include "shm/block.h"
+#include "shm/card_lock.h"
 #include "shm/card_store.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -20,10 +20,9 @@ typedef struct import {
 } import;
 
 static struct {
-    pthread_mutex_t lock;
     import *list;
     uint64_t died; /* sh_granules_died when the list was last checked */
-} imports = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} imports;
 
 static sh_a64 worlds_left; /* counts them */
 
@@ -39,7 +38,7 @@ static bool is_shared(const sh_cuda_granule *g)
     return g->ledger && !sh_block_is_lost(g->ledger);
 }
 
-/* Under the lock of sharing, which is taken before the allocator's. */
+/* Under SH_CARD_LOCK_EXPORT. */
 static shoal_err put_into_store(sh_cuda_granule *g)
 {
     int fd = -1;
@@ -68,10 +67,9 @@ static shoal_err put_into_store(sh_cuda_granule *g)
  * piece of the granule, so it stays. */
 static shoal_err share_granule(sh_cuda_granule *g)
 {
-    static pthread_mutex_t sharing = PTHREAD_MUTEX_INITIALIZER;
-    pthread_mutex_lock(&sharing);
+    sh_cardlock_lock(SH_CARD_LOCK_EXPORT);
     shoal_err err = is_shared(g) ? SHOAL_OK : put_into_store(g);
-    pthread_mutex_unlock(&sharing);
+    sh_cardlock_unlock(SH_CARD_LOCK_EXPORT);
     return err;
 }
 
@@ -200,11 +198,11 @@ static void drop_dead(void)
 
 void sh_cuda_imports_tidy(void)
 {
-    pthread_mutex_lock(&imports.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_IMPORTS);
     if (imports.list) {
         drop_dead();
     }
-    pthread_mutex_unlock(&imports.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_IMPORTS);
 }
 
 static shoal_err import_memory(import *m, int fd)
@@ -306,7 +304,7 @@ static import *find_import(const sh_piece *piece)
 static shoal_err map_once(const sh_piece *piece, sh_cu_address *out_address)
 {
     shoal_err err = SHOAL_OK;
-    pthread_mutex_lock(&imports.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_IMPORTS);
     import *m = find_import(piece);
     if (!m) {
         err = map_granule(piece, &m);
@@ -318,11 +316,11 @@ static shoal_err map_once(const sh_piece *piece, sh_cu_address *out_address)
     if (err == SHOAL_OK) {
         *out_address = m->address;
     }
-    pthread_mutex_unlock(&imports.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_IMPORTS);
     return err;
 }
 
-/* Does not take the allocator's lock under that of imports: there is no order between them. */
+/* Takes the allocator's lock only after it has released that of imports, which comes after it. */
 shoal_err sh_cuda_open(const sh_piece *piece, void **out_data)
 {
     shoal_err err = sh_cuda_get() ? SHOAL_OK : shoal_last_error();
@@ -331,11 +329,11 @@ shoal_err sh_cuda_open(const sh_piece *piece, void **out_data)
     }
     sh_cuda_order_begin();
     sh_cu_address address = 0;
-    pthread_mutex_lock(&imports.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_IMPORTS);
     drop_dead();
     const import *m = find_import(piece);
     address = m ? m->address : 0;
-    pthread_mutex_unlock(&imports.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_IMPORTS);
     if (!m && !find_own(piece, &address)) {
         err = map_once(piece, &address);
     }
@@ -359,9 +357,9 @@ uint64_t sh_cuda_worlds_left(void)
 
 bool sh_cuda_has_imports(void)
 {
-    pthread_mutex_lock(&imports.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_IMPORTS);
     bool has = sh_cuda_imports_exist();
-    pthread_mutex_unlock(&imports.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_IMPORTS);
     return has;
 }
 
@@ -395,12 +393,12 @@ void sh_cuda_share_leave(void)
     }
     sh_cuda_memory_unlock();
     (void)sh_cuda_memory_trim(); /* the processes of this world cannot ask for it any more */
-    pthread_mutex_lock(&imports.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_IMPORTS);
     sh_store_relaxed(&worlds_left, sh_load_relaxed(&worlds_left) + 1); /* no other thread is in a call of the library */
     while (imports.list) {
         import *m = imports.list;
         imports.list = m->next;
         drop_import(m);
     }
-    pthread_mutex_unlock(&imports.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_IMPORTS);
 }

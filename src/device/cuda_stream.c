@@ -3,13 +3,11 @@
 
 #include "base/error.h"
 #include "device/cuda_share.h"
-
-#include <pthread.h>
+#include "shm/card_lock.h"
 
 static struct {
-    pthread_mutex_t lock;
     sh_cu_event event; /* made at the first need, and used again: a wait keeps what was recorded before it */
-} relay = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} relay;
 
 static shoal_err check(sh_cu_stream other)
 {
@@ -38,7 +36,7 @@ static shoal_err order(sh_cu_stream before, sh_cu_stream after)
     if (result != SH_CU_NOT_READY) {
         return sh_cuda_result("cannot query a stream", result);
     }
-    pthread_mutex_lock(&relay.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_EVENT);
     result = relay.event ? SH_CU_OK : sh_cu.cuEventCreate(&relay.event, SH_CU_EVENT_DISABLE_TIMING);
     if (result == SH_CU_OK) {
         result = sh_cu.cuEventRecord(relay.event, before);
@@ -46,7 +44,7 @@ static shoal_err order(sh_cu_stream before, sh_cu_stream after)
     if (result == SH_CU_OK) {
         result = sh_cu.cuStreamWaitEvent(after, relay.event, 0);
     }
-    pthread_mutex_unlock(&relay.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_EVENT);
     sh_cuda_touch(); /* a wait counts as work */
     return sh_cuda_result("cannot order the work of two streams", result);
 }

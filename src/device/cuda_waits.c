@@ -1,13 +1,12 @@
 #include "device/cuda_waits.h"
+#include "shm/card_lock.h"
 
-#include <pthread.h>
 #include <stdlib.h>
 
 static struct {
-    pthread_mutex_t lock;
     sh_work *works;
     size_t count, room;
-} waits = {.lock = PTHREAD_MUTEX_INITIALIZER};
+} waits;
 
 /* Under the lock: forgets those that are over. Returns how many are left. */
 static size_t prune(void)
@@ -38,12 +37,12 @@ static bool reserve(void)
 
 bool sh_cuda_waits_add(sh_work work)
 {
-    pthread_mutex_lock(&waits.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
     bool reserved = reserve();
     if (reserved) {
         waits.works[waits.count++] = work;
     }
-    pthread_mutex_unlock(&waits.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
     return reserved;
 }
 
@@ -59,15 +58,15 @@ bool sh_cuda_is_among(const sh_work *works, size_t count, sh_work work)
 
 bool sh_cuda_waits_have(sh_work work)
 {
-    pthread_mutex_lock(&waits.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
     bool has = sh_cuda_is_among(waits.works, waits.count, work);
-    pthread_mutex_unlock(&waits.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
     return has;
 }
 
 size_t sh_cuda_waits_look(bool tells, bool *out_lost)
 {
-    pthread_mutex_lock(&waits.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
     size_t kept = 0, left = prune();
     for (size_t i = 0; i < left; i++) {
         bool lost = sh_work_look(waits.works[i]) == SH_WORK_LOST;
@@ -80,13 +79,13 @@ size_t sh_cuda_waits_look(bool tells, bool *out_lost)
         }
     }
     waits.count = kept;
-    pthread_mutex_unlock(&waits.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
     return kept;
 }
 
 void sh_cuda_waits_forget(void)
 {
-    pthread_mutex_lock(&waits.lock);
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
     waits.count = 0;
-    pthread_mutex_unlock(&waits.lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
 }

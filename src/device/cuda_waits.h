@@ -1,6 +1,6 @@
 /* The work of other processes that this process's stream was told to wait for since the last host wait, which must notice if
- * some of it was lost. The lock of the order (cuda_order.c) is held during calls of the driver, which may wait until such
- * work is done or lost; so this has its own lock, which is taken after that one and held during no call. */
+ * some of it was lost. Under SH_CARD_LOCK_STATE, not SH_CARD_LOCK_ORDER: that one is held during calls of the driver, which may
+ * wait until such work is done or lost. */
 #ifndef SH_DEVICE_CUDA_WAITS_H
 #define SH_DEVICE_CUDA_WAITS_H
 

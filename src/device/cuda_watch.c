@@ -8,9 +8,9 @@
 #include "device/cuda_share.h"
 
 #include "device/cuda_thread.h"
+#include "shm/card_lock.h"
 #include "sync/peers.h"
 
-#include <pthread.h>
 #include <time.h>
 
 #define PAUSE_NS 2000000
@@ -20,18 +20,17 @@
 
 static void look_on(uint64_t unused);
 
-static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; /* taken before that of the waits */
 static sh_cuda_thread thread = {.name = "shoal-card", .run = look_on};
 static bool running; /* under the lock: it will look again */
 
 /* Returns false if the thread must end. */
 static bool look(unsigned *idle)
 {
-    pthread_mutex_lock(&lock);
+    sh_cardlock_lock(SH_CARD_LOCK_WATCH);
     *idle = sh_cuda_order_look() > 0 ? 0 : *idle + 1;
     running = sh_load_acquire(&thread.stopping) == 0 && *idle < IDLE;
     bool goes_on = running;
-    pthread_mutex_unlock(&lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_WATCH);
     return goes_on;
 }
 
@@ -56,24 +55,24 @@ void sh_cuda_watch(void)
     if (sh_cuda_order_look() == 0) {
         return;
     }
-    pthread_mutex_lock(&lock);
+    sh_cardlock_lock(SH_CARD_LOCK_WATCH);
     if (!running && sh_load_acquire(&thread.stopping) == 0) {
         sh_cuda_thread_join(&thread); /* the last one is about to return */
         running = sh_cuda_thread_start(&thread, 0);
     }
-    pthread_mutex_unlock(&lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_WATCH);
 }
 
 void sh_cuda_watch_stop(void)
 {
-    pthread_mutex_lock(&lock);
+    sh_cardlock_lock(SH_CARD_LOCK_WATCH);
     sh_store_release(&thread.stopping, 1);
-    pthread_mutex_unlock(&lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_WATCH);
     sh_cuda_thread_join(&thread);
-    pthread_mutex_lock(&lock);
+    sh_cardlock_lock(SH_CARD_LOCK_WATCH);
     running = false;
     sh_store_release(&thread.stopping, 0);
-    pthread_mutex_unlock(&lock);
+    sh_cardlock_unlock(SH_CARD_LOCK_WATCH);
 }
 
 /* Takes no lock. Nobody starts it again. */

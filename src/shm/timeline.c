@@ -1,10 +1,9 @@
 #include "shm/timeline.h"
 
 #include "base/death.h"
+#include "shm/card_lock.h"
 #include "shm/commit.h"
 #include "shm/slot.h"
-
-#include <pthread.h>
 
 static sh_timeline_shm *timeline_at(uint32_t index)
 {
@@ -311,16 +310,15 @@ static void settle(uint32_t index, sh_owner owner)
 
 /* A thread of this process that gives a timeline back, and one that says that its numbers are lost: the second must not look
  * at the owner before, and write after, another process has got it. */
-static pthread_mutex_t owning = PTHREAD_MUTEX_INITIALIZER;
 
 void sh_timeline_release(uint32_t index)
 {
     sh_timeline_shm *t = sh_attached() ? find(index) : NULL;
-    pthread_mutex_lock(&owning);
+    sh_cardlock_lock(SH_CARD_LOCK_TIMELINE);
     if (t != NULL && sh_load_acquire(&t->owner) == sh_peers_now->self()) {
         settle(index, sh_peers_now->self());
     }
-    pthread_mutex_unlock(&owning);
+    sh_cardlock_unlock(SH_CARD_LOCK_TIMELINE);
 }
 
 /* Also if all is done: another thread may be about to issue a number that its card will never write. So a receiver finds
@@ -337,13 +335,13 @@ static void lose(uint32_t index)
 void sh_timelines_lose(void)
 {
     uint32_t used = sh_attached() ? used_now() : 0;
-    pthread_mutex_lock(&owning);
+    sh_cardlock_lock(SH_CARD_LOCK_TIMELINE);
     for (uint32_t i = 1; i < used; i++) {
         if (sh_load_acquire(&timeline_at(i)->owner) == sh_peers_now->self()) {
             lose(i);
         }
     }
-    pthread_mutex_unlock(&owning);
+    sh_cardlock_unlock(SH_CARD_LOCK_TIMELINE);
 }
 
 void sh_timelines_settle(sh_owner dead)

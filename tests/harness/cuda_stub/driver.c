@@ -52,6 +52,26 @@ static void read_environment(void)
     }
 }
 
+/* With SHOAL_STUB_TRACE: writes a line for each call. Under the lock. One write each, at the end of the file, so that the lines
+ * of several processes do not mix. */
+static void trace(const char *function, const char *stream)
+{
+    static int fd = -2;
+    if (fd == -2) {
+        const char *path = getenv("SHOAL_STUB_TRACE");
+        fd = path && path[0] ? open(path, O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0600) : -1;
+    }
+    if (fd >= 0) {
+        char name[16] = "", line[128];
+        (void)pthread_getname_np(pthread_self(), name, sizeof name);
+        bool is_ours = strncmp(name, "shoal-", 6) == 0; /* the library names its threads */
+        int n =
+            snprintf(line, sizeof line, "%d %s %s %s\n", (int)getpid(), is_ours ? name : "program", function, stream);
+        ssize_t ignored = write(fd, line, (size_t)n);
+        (void)ignored;
+    }
+}
+
 static bool forbidden;                /* another library captures */
 static _Thread_local int thread_mode; /* 0: global, as a thread begins */
 
@@ -108,7 +128,7 @@ static void check_process(const char *function)
     }
 }
 
-int stub_enter(const char *function)
+int stub_enter(const char *function, const char *stream)
 {
     (void)pthread_once(&read_once, read_environment);
     check_process(function);
@@ -123,6 +143,7 @@ int stub_enter(const char *function)
     memcpy(counts[i].function, function, length);
     counts[i].calls++;
     all_calls++;
+    trace(counts[i].function, stream);
     int result = is_forbidden(counts[i].function) ? SH_CU_CAPTURE_FIRST : SH_CU_OK;
     if (strcmp(failing.function, counts[i].function) == 0) {
         if (failing.after <= 1) {

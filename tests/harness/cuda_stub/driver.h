@@ -9,15 +9,19 @@
 
 #define STUB_EXPORT __attribute__((visibility("default")))
 
-/* The first line of every function of the driver: counts the call, and returns the error that was asked for. */
-int stub_enter(const char *function);
-#define ENTER                                                                                                          \
+/* The first line of every function of the driver: counts and traces the call, and returns the error that was asked for.
+ * ENTER_STREAM is for those that get a stream. */
+int stub_enter(const char *function, const char *stream);
+const char *stub_kind(sh_cu_stream s);
+#define ENTER_AS(stream)                                                                                               \
     do {                                                                                                               \
-        int result_ = stub_enter(__func__);                                                                            \
+        int result_ = stub_enter(__func__, stream);                                                                    \
         if (result_ != SH_CU_OK) {                                                                                     \
             return result_;                                                                                            \
         }                                                                                                              \
     } while (0)
+#define ENTER ENTER_AS("-")
+#define ENTER_STREAM(s) ENTER_AS(stub_kind(s))
 
 /* One lock around everything. */
 void stub_lock(void);

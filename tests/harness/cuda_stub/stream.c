@@ -49,6 +49,12 @@ static bool is_default(sh_cu_stream s)
     return (uintptr_t)s <= 2;
 }
 
+/* What a trace calls a stream. */
+const char *stub_kind(sh_cu_stream s)
+{
+    return is_default(s) ? "default" : s->capture ? "capture" : "stream";
+}
+
 static void jobs_add(jobs *list, const job *what)
 {
     job *fresh = malloc(sizeof *fresh);
@@ -165,7 +171,7 @@ STUB_EXPORT int cuStreamCreate(sh_cu_stream *out, unsigned flags)
 
 STUB_EXPORT int cuStreamDestroy_v2(sh_cu_stream s)
 {
-    ENTER;
+    ENTER_STREAM(s);
     if (s->capture) {
         (void)cuGraphDestroy(s->capture);
     }
@@ -175,7 +181,7 @@ STUB_EXPORT int cuStreamDestroy_v2(sh_cu_stream s)
 
 STUB_EXPORT int cuStreamQuery(sh_cu_stream s)
 {
-    ENTER;
+    ENTER_STREAM(s);
     stub_lock();
     bool done = is_default(s) || go_on(s);
     stub_unlock();
@@ -196,21 +202,21 @@ static void wait_for(sh_cu_stream s)
 
 STUB_EXPORT int cuStreamSynchronize(sh_cu_stream s)
 {
-    ENTER;
+    ENTER_STREAM(s);
     wait_for(s);
     return SH_CU_OK;
 }
 
 STUB_EXPORT int cuMemcpyHtoDAsync_v2(sh_cu_address to, const void *from, size_t size, sh_cu_stream s)
 {
-    ENTER;
+    ENTER_STREAM(s);
     return enqueue(s, (job){.kind = JOB_COPY, .to = (void *)(uintptr_t)to, .from = from, .size = size, .owned = true});
 }
 
 /* To memory that is not pinned, a driver's copy returns when it is done. */
 STUB_EXPORT int cuMemcpyDtoHAsync_v2(void *to, sh_cu_address from, size_t size, sh_cu_stream s)
 {
-    ENTER;
+    ENTER_STREAM(s);
     int result = enqueue(s, (job){.kind = JOB_COPY, .to = to, .from = (const void *)(uintptr_t)from, .size = size});
     if (result == SH_CU_OK && !is_default(s) && !s->capture && !stub_is_pinned(to)) {
         wait_for(s);
@@ -220,7 +226,7 @@ STUB_EXPORT int cuMemcpyDtoHAsync_v2(void *to, sh_cu_address from, size_t size, 
 
 STUB_EXPORT int cuMemcpyDtoDAsync_v2(sh_cu_address to, sh_cu_address from, size_t size, sh_cu_stream s)
 {
-    ENTER;
+    ENTER_STREAM(s);
     return enqueue(
         s, (job){.kind = JOB_COPY, .to = (void *)(uintptr_t)to, .from = (const void *)(uintptr_t)from, .size = size});
 }
@@ -237,14 +243,14 @@ STUB_EXPORT void shoal_stub_call(sh_cu_stream s, void (*call)(const void *arg), 
 STUB_EXPORT int cuStreamWriteValue64_v2(sh_cu_stream s, sh_cu_address word, uint64_t value, unsigned flags)
 {
     (void)flags;
-    ENTER;
+    ENTER_STREAM(s);
     return enqueue(s, (job){.kind = JOB_WRITE, .to = (void *)(uintptr_t)word, .size = value});
 }
 
 STUB_EXPORT int cuStreamWaitValue64_v2(sh_cu_stream s, sh_cu_address word, uint64_t value, unsigned flags)
 {
     (void)flags;
-    ENTER;
+    ENTER_STREAM(s);
     return enqueue(s, (job){.kind = JOB_WAIT, .from = (const void *)(uintptr_t)word, .size = value});
 }
 
@@ -271,14 +277,14 @@ STUB_EXPORT int cuEventDestroy_v2(sh_cu_event event)
 
 STUB_EXPORT int cuEventRecord(sh_cu_event event, sh_cu_stream s)
 {
-    ENTER;
+    ENTER_STREAM(s);
     return enqueue(s, (job){.kind = JOB_WRITE, .to = &event->done, .size = ++event->recorded});
 }
 
 STUB_EXPORT int cuStreamWaitEvent(sh_cu_stream s, sh_cu_event event, unsigned flags)
 {
     (void)flags;
-    ENTER;
+    ENTER_STREAM(s);
     return enqueue(s, (job){.kind = JOB_WAIT, .from = &event->done, .size = event->recorded});
 }
 
@@ -286,7 +292,7 @@ STUB_EXPORT int cuStreamWaitEvent(sh_cu_stream s, sh_cu_event event, unsigned fl
 
 STUB_EXPORT int cuStreamIsCapturing(sh_cu_stream s, int *out_status)
 {
-    ENTER;
+    ENTER_STREAM(s);
     *out_status = !is_default(s) && s->capture != NULL;
     return SH_CU_OK;
 }
@@ -301,14 +307,14 @@ STUB_EXPORT int cuThreadExchangeStreamCaptureMode(int *mode)
 STUB_EXPORT int cuStreamBeginCapture_v2(sh_cu_stream s, int mode)
 {
     (void)mode;
-    ENTER;
+    ENTER_STREAM(s);
     s->capture = calloc(1, sizeof *s->capture);
     return SH_CU_OK;
 }
 
 STUB_EXPORT int cuStreamEndCapture(sh_cu_stream s, sh_cu_graph *out)
 {
-    ENTER;
+    ENTER_STREAM(s);
     *out = s->capture;
     s->capture = NULL;
     return SH_CU_OK;
@@ -329,13 +335,13 @@ STUB_EXPORT int cuGraphUpload(sh_cu_graph_exec graph, sh_cu_stream s)
 {
     (void)graph;
     (void)s;
-    ENTER;
+    ENTER_STREAM(s);
     return SH_CU_OK;
 }
 
 STUB_EXPORT int cuGraphLaunch(sh_cu_graph_exec graph, sh_cu_stream s)
 {
-    ENTER;
+    ENTER_STREAM(s);
     for (job *j = graph->jobs.first; j; j = j->next) {
         (void)enqueue(s, *j);
     }

@@ -12,6 +12,8 @@
  *   SHOAL_STUB_CARDS=1                how many cards there are
  *   SHOAL_STUB_VERSION=13000          the driver's version
  *   SHOAL_STUB_MEMORY=1073741824      bytes of card memory, of each process
+ *   SHOAL_STUB_TRACE=/path/of/a/file  each call of the driver adds a line: pid, thread (program, or the name of a thread of the
+ *                                     library), function, stream (default, capture, stream, - for none)
  *   SHOAL_STUB_USED=/path/of/a/file   the file has the bytes that are used of it, so that all processes share it. What a
  *                                     process has made counts until it drops it or exits, also if others have it; what a
  *                                     killed one has made stays used */
