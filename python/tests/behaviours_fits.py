@@ -184,7 +184,7 @@ class Waiting(Case):
     @each_method
     def test_b76_wait_sees_a_killed_worker(self, ctx):
         for _ in range(10 if ctx.get_start_method() == "fork" else 3):
-            queue, (one, other) = ctx.Queue(), ctx.Pipe()
+            queue = ctx.Queue()
             child = ctx.Process(target=wait_for_end, args=(queue,))
             child.start()
             support.wait_until_waiting(child.pid)

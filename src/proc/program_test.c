@@ -401,16 +401,6 @@ static void await_gone(int32_t pid, uint64_t began)
     }
 }
 
-static void await_alone(void)
-{
-    shoal_world_info info = {.processes = 2};
-    for (int64_t deadline = sh_deadline(LIMIT); info.processes > 1;) {
-        ck_assert(!sh_passed(deadline));
-        ck_assert_ok(shoal_world_sweep(NULL));
-        ck_assert_ok(shoal_world_info_get(&info));
-    }
-}
-
 START_TEST(a_served_child_ends_with_its_requester)
 {
     shoal_queue *queue;
@@ -434,7 +424,7 @@ START_TEST(a_served_child_ends_with_its_requester)
     await_gone(pids[0], began[0]);
     await_gone(pids[1], began[1]);
     shoal_release(queue);
-    await_alone();
+    sh_await_alone();
 }
 END_TEST
 
@@ -468,7 +458,7 @@ START_TEST(a_server_that_never_serves_ends_with_its_requester)
     finish(p);
     shoal_process_destroy(p);
     await_gone(server, began);
-    await_alone();
+    sh_await_alone();
 }
 END_TEST
 

@@ -92,6 +92,18 @@ void sh_leaks_begin(void)
     mappings_before = sh_count_mappings();
 }
 
+void sh_await_alone(void)
+{
+    shoal_world_info info = {.processes = 2};
+    int64_t limit = sh_now() + SHOAL_SECONDS(30);
+    while (info.processes > 1) {
+        ck_assert_msg(sh_now() < limit, "%u processes left in the world", info.processes);
+        ck_assert_ok(shoal_world_sweep(NULL));
+        ck_assert_ok(shoal_world_info_get(&info));
+        usleep(200);
+    }
+}
+
 void sh_leaks_end(void)
 {
     shoal_world_info info;

@@ -46,6 +46,10 @@ void sh_mark_point(const char *file, int line);
 void sh_leaks_begin(void);
 void sh_leaks_end(void);
 
+/* Sweeps until no other process is in the world. For tests that kill a process whose own children, a fork server among
+ * them, end by themselves a moment later. Fails after 30 s. */
+void sh_await_alone(void);
+
 /* Counts for this process, for tests that print or compare them. */
 int sh_count_fds(void);
 int sh_count_mappings(void);
