@@ -399,7 +399,7 @@ shoal_err pool_relu_forward(sh_exec *exec, const sh_conv2d *c, const void *x, co
     sh_cuda_fused_conv fused;
     if (sh_cuda_fused_conv_of(c, &fused) && c->n > 0 && sh_cuda_fused_conv_forward_fits(fused)) {
         return sh_cuda_fused_conv_forward(exec, fused, (const float *)x, (const float *)w, (const float *)bias,
-                                (const float *)drop, (float *)y, winner);
+                                          (const float *)drop, (float *)y, winner);
     }
     BY_TYPE(run_pool_relu_forward<T>, (const T *)x, (const T *)w, (const T *)bias, (const T *)drop, (T *)y, winner);
 }
@@ -413,7 +413,8 @@ shoal_err pool_relu_backward(sh_exec *exec, const sh_conv2d *c, const void *grad
     }
     if (sh_cuda_fused_conv_of(c, &fused) && c->n > 0 && sh_cuda_fused_conv_backward_fits(fused)) {
         return sh_cuda_fused_conv_backward(exec, fused, (const float *)grad_y, (const float *)x, (const float *)w,
-                                 (const float *)drop, winner, (float *)grad_x, (float *)grad_w, (float *)grad_bias);
+                                           (const float *)drop, winner, (float *)grad_x, (float *)grad_w,
+                                           (float *)grad_bias);
     }
     BY_TYPE(run_pool_relu_backward<T>, (const T *)grad_y, (const T *)x, (const T *)w, (const T *)drop, winner,
             (T *)grad_x, (T *)grad_w, (T *)grad_bias);

@@ -82,8 +82,8 @@ __device__ int list_winners(const sh_cuda_fused_conv &s, int n, int o, const flo
 
 /* blockIdx.x: the slot; blockIdx.y: output channels; blockIdx.z: input channels. */
 __global__ void __launch_bounds__(MOST_WARPS * 32)
-    sum_winners(sh_cuda_fused_conv s, w_plan p, const float *grad_y, const float *x, const float *drop, const uint8_t *winner,
-                float *slots)
+    sum_winners(sh_cuda_fused_conv s, w_plan p, const float *grad_y, const float *x, const float *drop,
+                const uint8_t *winner, float *slots)
 {
     extern __shared__ __align__(16) float room[];
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, o = blockIdx.y * p.channels + warp;
@@ -168,8 +168,9 @@ __device__ inline void add_windows(const entry *row, int count, const float (&w)
 
 /* Loads the weights of `count` output channels from `first` on, w [O, C, K, K] -> weights [count][32][KK], and starts
  * entries [count][windows]. */
-__device__ void load_channels(const sh_cuda_fused_conv &s, int n, int first, int count, const float *w, const float *grad_y,
-                              const float *drop, const uint8_t *winner, float *weights, entry *entries)
+__device__ void load_channels(const sh_cuda_fused_conv &s, int n, int first, int count, const float *w,
+                              const float *grad_y, const float *drop, const uint8_t *winner, float *weights,
+                              entry *entries)
 {
     for (int i = threadIdx.x; i < count * LANES * KK; i += blockDim.x) {
         const float *from = w + ((int64_t)(first + i / (LANES * KK)) * s.in_c + blockIdx.z * LANES) * KK;
@@ -209,8 +210,8 @@ __device__ void add_to_planes(const sh_cuda_fused_conv &s, const x_plan &p, int 
 /* blockIdx.x: the image; blockIdx.y: the share; blockIdx.z: input channels. Each warp has a piece of a row of windows.
  * to [shares][N, C, H, W] */
 __global__ void __launch_bounds__(MOST_WARPS * 32, 1)
-    spread_winners(sh_cuda_fused_conv s, x_plan p, const float *grad_y, const float *w, const float *drop, const uint8_t *winner,
-                   float *to)
+    spread_winners(sh_cuda_fused_conv s, x_plan p, const float *grad_y, const float *w, const float *drop,
+                   const uint8_t *winner, float *to)
 {
     extern __shared__ __align__(16) float room[];
     entry *const entries = (entry *)(room + AT_ONCE * LANES * KK);
@@ -292,9 +293,9 @@ bool sh_cuda_fused_conv_channels_fit(const sh_cuda_fused_conv &s)
            w_bytes(s, w_plan_of(s)) <= SH_SHARED_MOST;
 }
 
-shoal_err sh_cuda_fused_conv_channels_backward(sh_exec *exec, const sh_cuda_fused_conv &s, const float *grad_y, const float *x,
-                                     const float *w, const float *drop, const uint8_t *winner, float *grad_x,
-                                     float *grad_w, float *grad_bias)
+shoal_err sh_cuda_fused_conv_channels_backward(sh_exec *exec, const sh_cuda_fused_conv &s, const float *grad_y,
+                                               const float *x, const float *w, const float *drop, const uint8_t *winner,
+                                               float *grad_x, float *grad_w, float *grad_bias)
 {
     const bool for_w = grad_w || grad_bias;
     const w_plan wp = w_plan_of(s);
@@ -326,10 +327,10 @@ shoal_err sh_cuda_fused_conv_channels_backward(sh_exec *exec, const sh_cuda_fuse
         sum_winners<<<grid, wp.channels * 32, w_bytes(s, wp), sh_stream(exec)>>>(s, wp, grad_y, x, drop, winner, slots);
     }
     const sh_cuda_fused_conv_sums sums = {slots,      for_w ? wp.slots : 0,
-                                wp.sums,    wp.sums - s.out_c,
-                                grad_w,     grad_bias,
-                                shares,     x_room > 0 ? xp.shares : 0,
-                                x_count,    grad_x,
-                                s.overwrite};
+                                          wp.sums,    wp.sums - s.out_c,
+                                          grad_w,     grad_bias,
+                                          shares,     x_room > 0 ? xp.shares : 0,
+                                          x_count,    grad_x,
+                                          s.overwrite};
     return w_room + x_room > 0 ? sh_cuda_fused_conv_add(exec, sums) : sh_cuda_launched("conv2d_pool_relu backward");
 }

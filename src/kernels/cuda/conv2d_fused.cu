@@ -26,8 +26,8 @@ struct plan {
 
 /* Starts to copy `channels` input channels from c on, and their weights. Each warp copies rows. */
 template <int KK>
-__device__ void fetch(const sh_cuda_fused_conv &s, const plan &p, const float *x, const float *w, int first, int c, int channels,
-                      float *to)
+__device__ void fetch(const sh_cuda_fused_conv &s, const plan &p, const float *x, const float *w, int first, int c,
+                      int channels, float *to)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, warps = blockDim.x / 32;
     sh_cuda_fused_conv_fetch(s, x + (int64_t)c * s.in_h * s.in_w, channels, p.pitch, to);
@@ -97,8 +97,8 @@ template <int SW> __device__ void add_parts(const plan &p, int at, int part, flo
  * lanes of a warp read the same input channel. The last warp may have threads beyond, which only copy. */
 template <int K, int SW>
 __global__ void __launch_bounds__(MOST_THREADS, 1)
-    forward(sh_cuda_fused_conv s, plan p, const float *x, const float *w, const float *bias, const float *drop, float *y,
-            uint8_t *winner)
+    forward(sh_cuda_fused_conv s, plan p, const float *x, const float *w, const float *bias, const float *drop,
+            float *y, uint8_t *winner)
 {
     extern __shared__ __align__(16) float room[];
     const int n = blockIdx.y, first = blockIdx.x * p.outs;
@@ -213,8 +213,8 @@ int strip_of(const sh_cuda_fused_conv &s)
 }
 
 template <int K, int SW>
-shoal_err run(sh_exec *exec, const sh_cuda_fused_conv &s, const float *x, const float *w, const float *bias, const float *drop,
-              float *y, uint8_t *winner)
+shoal_err run(sh_exec *exec, const sh_cuda_fused_conv &s, const float *x, const float *w, const float *bias,
+              const float *drop, float *y, uint8_t *winner)
 {
     size_t bytes;
     const plan p = plan_of(s, SW, &bytes);
@@ -297,8 +297,8 @@ bool sh_cuda_fused_conv_forward_fits(const sh_cuda_fused_conv &s)
     return bytes <= SH_SHARED_MOST;
 }
 
-shoal_err sh_cuda_fused_conv_forward(sh_exec *exec, const sh_cuda_fused_conv &s, const float *x, const float *w, const float *bias,
-                           const float *drop, float *y, uint8_t *winner)
+shoal_err sh_cuda_fused_conv_forward(sh_exec *exec, const sh_cuda_fused_conv &s, const float *x, const float *w,
+                                     const float *bias, const float *drop, float *y, uint8_t *winner)
 {
     return s.kernel == 3 ? run_kernel<3>(exec, s, x, w, bias, drop, y, winner)
                          : run_kernel<5>(exec, s, x, w, bias, drop, y, winner);

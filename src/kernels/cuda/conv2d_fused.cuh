@@ -51,17 +51,18 @@ bool sh_cuda_fused_conv_of(const sh_conv2d *c, sh_cuda_fused_conv *out);
 
 /* Whether two input channels fit in shared memory. */
 bool sh_cuda_fused_conv_forward_fits(const sh_cuda_fused_conv &s);
-shoal_err sh_cuda_fused_conv_forward(sh_exec *exec, const sh_cuda_fused_conv &s, const float *x, const float *w, const float *bias,
-                           const float *drop, float *y, uint8_t *winner);
+shoal_err sh_cuda_fused_conv_forward(sh_exec *exec, const sh_cuda_fused_conv &s, const float *x, const float *w,
+                                     const float *bias, const float *drop, float *y, uint8_t *winner);
 /* Whether one image fits in shared memory. */
 bool sh_cuda_fused_conv_backward_fits(const sh_cuda_fused_conv &s);
-shoal_err sh_cuda_fused_conv_backward(sh_exec *exec, const sh_cuda_fused_conv &s, const float *grad_y, const float *x, const float *w,
-                            const float *drop, const uint8_t *winner, float *grad_x, float *grad_w, float *grad_bias);
+shoal_err sh_cuda_fused_conv_backward(sh_exec *exec, const sh_cuda_fused_conv &s, const float *grad_y, const float *x,
+                                      const float *w, const float *drop, const uint8_t *winner, float *grad_x,
+                                      float *grad_w, float *grad_bias);
 
 bool sh_cuda_fused_conv_channels_fit(const sh_cuda_fused_conv &s);
-shoal_err sh_cuda_fused_conv_channels_backward(sh_exec *exec, const sh_cuda_fused_conv &s, const float *grad_y, const float *x,
-                                     const float *w, const float *drop, const uint8_t *winner, float *grad_x,
-                                     float *grad_w, float *grad_bias);
+shoal_err sh_cuda_fused_conv_channels_backward(sh_exec *exec, const sh_cuda_fused_conv &s, const float *grad_y,
+                                               const float *x, const float *w, const float *drop, const uint8_t *winner,
+                                               float *grad_x, float *grad_w, float *grad_bias);
 
 /* Sums that blocks left in scratch memory. slots [slot_count][sums]: their sum is added to grad_w, the first `weights` of
  * sums, and grad_bias, the rest (or overwrites them); either may be NULL. shares [share_count][x_count]: their sum is grad_x. */
@@ -105,7 +106,8 @@ template <typename T> __device__ inline sh_pooled<T> sh_pool_relu(T v0, T v1, T 
 
 /* Starts to copy `channels` planes of an image into shared memory, with zeros around them; __pipeline_commit must follow.
  * All threads of the block call it. A warp copies a row. */
-__device__ inline void sh_cuda_fused_conv_fetch(const sh_cuda_fused_conv &s, const float *x, int channels, int pitch, float *to)
+__device__ inline void sh_cuda_fused_conv_fetch(const sh_cuda_fused_conv &s, const float *x, int channels, int pitch,
+                                                float *to)
 {
     const int lane = threadIdx.x % 32, warps = blockDim.x / 32;
     for (int r = threadIdx.x / 32; r < channels * s.rows; r += warps) {

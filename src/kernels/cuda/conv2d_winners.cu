@@ -37,8 +37,9 @@ struct plan {
 
 /* Lists the winners of `count` output channels from `first` on: list [count][windows], length [count]. If bias is not
  * NULL, bias[o] = or += the sum of their gradients. */
-__device__ void list_winners(const sh_cuda_fused_conv &s, const plan &p, int n, int first, int count, const float *grad_y,
-                             const float *drop, const uint8_t *winner, entry *list, int *length, float *bias, bool add)
+__device__ void list_winners(const sh_cuda_fused_conv &s, const plan &p, int n, int first, int count,
+                             const float *grad_y, const float *drop, const uint8_t *winner, entry *list, int *length,
+                             float *bias, bool add)
 {
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int chunks = (s.windows + 31) / 32, steps = (count - warp + WARPS - 1) / WARPS * chunks;
@@ -125,8 +126,8 @@ __device__ void sum_patches(const sh_cuda_fused_conv &s, const plan &p, int firs
 
 /* Adds what the listed output channels give to this warp's plane of grad_x, which is input channel c's. */
 template <int K>
-__device__ void add_patches(const sh_cuda_fused_conv &s, const plan &p, int first, int count, int c, int share, const float *w,
-                            const entry *list, const int *length, float *plane)
+__device__ void add_patches(const sh_cuda_fused_conv &s, const plan &p, int first, int count, int c, int share,
+                            const float *w, const entry *list, const int *length, float *plane)
 {
     constexpr int KK = K * K;
     const int lane = threadIdx.x % 32, tap = lane < KK ? lane / K * s.pitch + lane % K : 0;
@@ -149,8 +150,8 @@ __device__ void add_patches(const sh_cuda_fused_conv &s, const plan &p, int firs
 }
 
 template <int K, int CT>
-__device__ void backward_w(const sh_cuda_fused_conv &s, const plan &p, const float *grad_y, const float *x, const float *drop,
-                           const uint8_t *winner, float *to, entry *list, int *length, float *image)
+__device__ void backward_w(const sh_cuda_fused_conv &s, const plan &p, const float *grad_y, const float *x,
+                           const float *drop, const uint8_t *winner, float *to, entry *list, int *length, float *image)
 {
     const int begin = blockIdx.y * p.w_channels, end = min(begin + p.w_channels, s.out_c);
     for (int n = blockIdx.x; n < s.n; n += p.slots) {
@@ -169,8 +170,9 @@ __device__ void backward_w(const sh_cuda_fused_conv &s, const plan &p, const flo
 }
 
 template <int K>
-__device__ void backward_x(const sh_cuda_fused_conv &s, const plan &p, const float *grad_y, const float *w, const float *drop,
-                           const uint8_t *winner, float *grad_x, entry *list, int *length, float *planes)
+__device__ void backward_x(const sh_cuda_fused_conv &s, const plan &p, const float *grad_y, const float *w,
+                           const float *drop, const uint8_t *winner, float *grad_x, entry *list, int *length,
+                           float *planes)
 {
     const int begin = (blockIdx.y - p.w_parts) * p.x_channels, channels = min(p.x_channels, s.in_c - begin);
     const int warp = threadIdx.x / 32, c = warp / p.x_shares, share = warp % p.x_shares, size = s.rows * s.pitch;
@@ -286,8 +288,8 @@ plan plan_of(const sh_cuda_fused_conv &s, int ct, bool for_w, bool for_x)
 }
 
 template <int K, int CT>
-shoal_err run(sh_exec *exec, const sh_cuda_fused_conv &s, const float *grad_y, const float *x, const float *w, const float *drop,
-              const uint8_t *winner, float *grad_x, float *grad_w, float *grad_bias)
+shoal_err run(sh_exec *exec, const sh_cuda_fused_conv &s, const float *grad_y, const float *x, const float *w,
+              const float *drop, const uint8_t *winner, float *grad_x, float *grad_w, float *grad_bias)
 {
     static std::atomic<bool> allowed;
     shoal_err err = sh_allow_shared("conv2d_pool_relu backward", backward<K, CT>, SH_SHARED_MOST, &allowed);
@@ -306,7 +308,7 @@ shoal_err run(sh_exec *exec, const sh_cuda_fused_conv &s, const float *grad_y, c
     const cudaStream_t stream = sh_stream(exec);
     backward<K, CT><<<grid, THREADS, plan_bytes(s, p), stream>>>(s, p, grad_y, x, w, drop, winner, grad_x, slots);
     const sh_cuda_fused_conv_sums sums = {slots,   p.slots, p.sums, p.sums - s.out_c, grad_w,     grad_bias,
-                                nullptr, 0,       0,      nullptr,          s.overwrite};
+                                          nullptr, 0,       0,      nullptr,          s.overwrite};
     return slots ? sh_cuda_fused_conv_add(exec, sums) : sh_cuda_launched("conv2d_pool_relu backward");
 }
 
@@ -326,8 +328,9 @@ bool sh_cuda_fused_conv_backward_fits(const sh_cuda_fused_conv &s)
     return plan_bytes(s, p) <= SH_SHARED_MOST;
 }
 
-shoal_err sh_cuda_fused_conv_backward(sh_exec *exec, const sh_cuda_fused_conv &s, const float *grad_y, const float *x, const float *w,
-                            const float *drop, const uint8_t *winner, float *grad_x, float *grad_w, float *grad_bias)
+shoal_err sh_cuda_fused_conv_backward(sh_exec *exec, const sh_cuda_fused_conv &s, const float *grad_y, const float *x,
+                                      const float *w, const float *drop, const uint8_t *winner, float *grad_x,
+                                      float *grad_w, float *grad_bias)
 {
     if (!grad_x && !grad_w && !grad_bias) {
         return SHOAL_OK;

@@ -2,8 +2,8 @@
  * four elements (two of f64 and i64) that it gives. This file is compiled without fused multiply-add, as the CPU's are,
  * and both call the same functions: every number is the CPU's, to the bit. */
 #include "kernels/cpu/normal.h"
-#include "kernels/philox.h"
 #include "kernels/cuda/element.cuh"
+#include "kernels/philox.h"
 
 /* Where the numbers of a call begin. A captured step draws other numbers each time that it is replayed. */
 typedef struct source {

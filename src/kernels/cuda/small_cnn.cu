@@ -5,9 +5,9 @@
  * gradients. A channel that dropout drops costs nothing after its number was drawn.
  * update_pass: one parameter a column of threads; sums over the images in a fixed order, then SGD. The gradients of the
  * linear layers are products of two vectors an image, so only those vectors are kept, not the products. */
-#include "kernels/philox.h"
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/warp.cuh"
+#include "kernels/philox.h"
 #include "kernels/small_cnn.h"
 
 namespace
