@@ -58,7 +58,8 @@ START_TEST(a_parents_death_ends_its_descendants)
     ck_assert_str_eq(finish(p).text, "rank 0 ended by SIGKILL");
     shoal_process_destroy(p);
     shoal_release(pids);
-    sh_await_alone(); /* sweeps recover what the dead processes held, fork servers included */
+    shoal_fork_server_stop(); /* this process's own */
+    sh_await_alone();         /* sweeps recover what the dead processes held, their fork servers included */
 }
 END_TEST
 
