@@ -12,6 +12,9 @@
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/single_threaded.h>
+#if defined(__SANITIZE_THREAD__)
+#include <sanitizer/tsan_interface.h>
+#endif
 
 typedef struct sh_a32 {
     uint32_t v;
@@ -58,12 +61,28 @@ static inline void sh_fence_seq_cst(void)
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
-/* Compare-and-swap of both halves, sequentially consistent. */
+/* Compare-and-swap of both halves, sequentially consistent.
+ *
+ * ThreadSanitizer replaces the builtin by a lock of its own, which other processes do not take. So under it this is the
+ * instruction, and ThreadSanitizer is told what it orders: for each half, because each can be loaded alone. */
 static inline bool sh_cas128(sh_a128 *p, uint64_t lo, uint64_t hi, uint64_t new_lo, uint64_t new_hi)
 {
+#if defined(__SANITIZE_THREAD__) && defined(__x86_64__)
+    bool swapped;
+    __tsan_release(&p->lo);
+    __tsan_release(&p->hi);
+    __asm__ volatile("lock cmpxchg16b %1"
+                     : "=@ccz"(swapped), "+m"(*p), "+a"(lo), "+d"(hi)
+                     : "b"(new_lo), "c"(new_hi)
+                     : "memory");
+    __tsan_acquire(&p->lo);
+    __tsan_acquire(&p->hi);
+    return swapped;
+#else
     unsigned __int128 expected = ((unsigned __int128)hi << 64) | lo;
     unsigned __int128 desired = ((unsigned __int128)new_hi << 64) | new_lo;
     return __sync_bool_compare_and_swap((unsigned __int128 *)(void *)p, expected, desired);
+#endif
 }
 
 /* Counts of holders that only threads of this process change. While the process has one thread, which the C library
