@@ -17,6 +17,7 @@
 #include <pthread.h>
 #include <stdlib.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 /* ---- in the child: the call that takes the lock ---- */
 
@@ -216,11 +217,60 @@ START_TEST(a_lock_that_another_thread_has)
 }
 END_TEST
 
+/* ---- a lock of the sanitizer's runtime (tests/harness/asan_fork.c) ---- */
+
+static void *end_at_once(void *unused)
+{
+    return unused;
+}
+
+static void start_a_thread(void)
+{
+    pthread_t thread;
+    if (pthread_create(&thread, NULL, end_at_once, NULL) == 0) {
+        pthread_join(thread, NULL);
+    }
+}
+
+static sh_a32 enough;
+
+static void *start_threads(void *unused)
+{
+    while (sh_load_relaxed(&enough) == 0) {
+        start_a_thread();
+    }
+    return unused;
+}
+
+START_TEST(children_of_a_busy_process_start_threads)
+{
+    enum { CHILDREN = 100, PATIENCE = 20 };
+    pthread_t busy;
+    sh_store_relaxed(&enough, 0);
+    ck_assert_int_eq(pthread_create(&busy, NULL, start_threads, NULL), 0);
+    for (int i = 0; i < CHILDREN; i++) {
+        int status;
+        pid_t pid = fork();
+        if (pid == 0) {
+            alarm(PATIENCE);
+            start_a_thread();
+            _exit(0);
+        }
+        ck_assert_int_gt(pid, 0);
+        ck_assert_int_eq(waitpid(pid, &status, 0), pid);
+        ck_assert_msg(status == 0, "child %d ended with status 0x%x", i, (unsigned)status);
+    }
+    sh_store_relaxed(&enough, 1);
+    pthread_join(busy, NULL);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("fork_locks");
     TCase *tc = children_case("fork_locks");
     tcase_add_loop_test(tc, a_lock_that_another_thread_has, 0, SH_FORK_RANKS);
+    tcase_add_test(tc, children_of_a_busy_process_start_threads);
     suite_add_tcase(s, tc);
     return s;
 }
