@@ -3,10 +3,12 @@
 
 #include "proc/registry.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 
 /* Receives the log lines in the tests with threads. */
@@ -234,8 +236,7 @@ static int first_child(void)
     int pid = 0;
     snprintf(path, sizeof path, "/proc/self/task/%d/children", (int)getpid());
     FILE *f = fopen(path, "re");
-    ck_assert_ptr_nonnull(f);
-    ck_assert_int_eq(fscanf(f, "%d", &pid), 1);
+    must(f != NULL && fscanf(f, "%d", &pid) == 1);
     fclose(f);
     return pid;
 }
@@ -289,6 +290,58 @@ START_TEST(a_new_world_gets_a_new_server)
 }
 END_TEST
 
+/* Stops its fork server, which is traced, and reports that; then reaps it when it is not traced any more. args: a queue
+ * for the server's pid and for the report, two events. */
+static shoal_err stop_a_traced_server(int rank, const shoal_value *args)
+{
+    shoal_queue *told = shoal_value_as_queue(shoal_value_at(args, 0));
+    shoal_event *traced = shoal_value_as_event(shoal_value_at(args, 1));
+    shoal_event *released = shoal_value_as_event(shoal_value_at(args, 2));
+    int before = sh_count_children();
+    for (int i = 0; i < 2; i++) {
+        shoal_process *p;
+        shoal_process_options options = {.start = i == 0 ? SHOAL_START_FORKSERVER : SHOAL_START_SPAWN, .rank = rank};
+        must(shoal_process_start(no_op, shoal_value_null(), &options, &p) == SHOAL_OK);
+        must(shoal_process_join(p, LIMIT, NULL) == SHOAL_OK);
+        shoal_process_destroy(p);
+        if (i == 0) {
+            must(sh_count_children() == before + 1);
+            must(shoal_queue_put(told, shoal_value_int(first_child()), LIMIT) == SHOAL_OK);
+            must(shoal_event_wait(traced, LIMIT) == SHOAL_OK);
+            shoal_fork_server_stop();
+            must(sh_count_children() == before + 1); /* the tracer has not seen its end yet */
+            must(shoal_queue_put(told, shoal_value_int(0), LIMIT) == SHOAL_OK);
+            must(shoal_event_wait(released, LIMIT) == SHOAL_OK);
+        }
+    }
+    return sh_count_children() == before ? SHOAL_OK : SHOAL_ESTATE;
+}
+
+START_TEST(a_traced_server_is_reaped)
+{
+    shoal_queue *told;
+    shoal_event *traced, *released;
+    int status = 0;
+    ck_assert_ok(shoal_queue_create(0, &told));
+    ck_assert_ok(shoal_event_create(&traced));
+    ck_assert_ok(shoal_event_create(&released));
+    shoal_process *p = start(SHOAL_START_SPAWN, stop_a_traced_server, shoal_list(told, traced, released));
+    int server = get_pid(told);
+    ck_assert_msg(ptrace(PTRACE_SEIZE, server, NULL, NULL) == 0, "ptrace: %s", strerror(errno));
+    shoal_event_set(traced);
+    ck_assert_int_eq(get_pid(told), 0);
+    do {
+        ck_assert_int_eq(waitpid(server, &status, __WALL), server);
+    } while (WIFSTOPPED(status));
+    shoal_event_set(released);
+    ck_assert_str_eq(finish(p).text, "rank 0 returned");
+    shoal_process_destroy(p);
+    shoal_release(told);
+    shoal_release(traced);
+    shoal_release(released);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("fork");
@@ -302,6 +355,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_dead_fork_server_is_replaced);
     tcase_add_test(tc, the_server_ignores_interrupts);
     tcase_add_test(tc, a_new_world_gets_a_new_server);
+    tcase_add_test(tc, a_traced_server_is_reaped);
     suite_add_tcase(s, tc);
     return s;
 }

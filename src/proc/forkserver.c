@@ -37,10 +37,12 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #define NOTICE_LIMIT SHOAL_MS(100)
 #define STOP_LIMIT SHOAL_SECONDS(5)
+#define SLICE SHOAL_MS(1)                /* between attempts to reap a server */
 #define START_LIMIT SHOAL_SECONDS(20)    /* a server that has not answered by then is stopped, or the machine hangs */
 #define PROGRAM_LIMIT SHOAL_SECONDS(120) /* for the first answer of a server program, which may have much to load */
 
@@ -135,6 +137,22 @@ static bool is_image_of(const server *s, const sh_program *program)
 
 /* ---- starting and stopping a server ---- */
 
+/* Reaps a server that has ended. A pipe reports the end a moment before the process is a zombie. And if another process
+ * traces the server (a debugger, or LeakSanitizer at its end), this one cannot reap it before the tracer lets go. If that
+ * takes long, a later call of the library reaps it. */
+static void reap(pid_t pid)
+{
+    int64_t deadline = sh_deadline(NOTICE_LIMIT);
+    pid_t r;
+    while ((r = waitpid(pid, NULL, WNOHANG)) == 0 || (r < 0 && errno == EINTR)) {
+        if (sh_passed(deadline)) {
+            sh_orphans_add(pid);
+            return;
+        }
+        nanosleep(&(struct timespec){.tv_nsec = SLICE}, NULL);
+    }
+}
+
 /* Closes the socket, which ends the server, and waits for its end. */
 static void stop_and_reap(server *s)
 {
@@ -154,9 +172,7 @@ static void stop_and_reap(server *s)
         kill(s->born.pid, SIGKILL); /* it is a child of this process, and not reaped yet */
         sh_poll(&p, 1, sh_deadline(STOP_LIMIT));
     }
-    /* A pipe reports the end a moment before the process is a zombie. */
-    while (waitpid(s->born.pid, NULL, s->born.by_pipe ? 0 : WNOHANG) < 0 && errno == EINTR) {
-    }
+    reap(s->born.pid);
     close(s->born.pidfd);
 }
 

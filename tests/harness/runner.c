@@ -1,6 +1,7 @@
 #include "tests/harness/runner.h"
 
 #include "device/cuda_share.h"
+#include "proc/registry.h"
 #include "shm/world.h"
 #include "tests/harness/cuda_mirror.h"
 
@@ -109,6 +110,7 @@ void sh_leaks_end(void)
     shoal_world_info info;
     int64_t limit = sh_now() + SHOAL_SECONDS(5);
     while (sh_count_children() > 0 && sh_now() < limit) { /* on a busy machine a child may be reaped a moment later */
+        sh_orphans_reap();
         usleep(1000);
     }
     ck_assert_int_eq(sh_count_children(), 0);
