@@ -201,6 +201,26 @@ START_TEST(receivers_stop_at_random)
 }
 END_TEST
 
+/* The harness itself: a message that one process holds while more others pass than there are words for ids is still
+ * known when it returns. */
+START_TEST(a_message_may_be_away_for_long)
+{
+    kill_stage stage;
+    shoal_value *value;
+    shoal_delivery away;
+    kill_stage_begin(&stage, 0, 0);
+    ck_assert(kill_put(&stage, KILL_DELIVERIES, &stage.random));
+    ck_assert_ok(shoal_queue_get_delivery(stage.queues[KILL_DELIVERIES], SHOAL_NOW, &value, &away));
+    shoal_value_destroy(value);
+    for (uint32_t n = 0; n <= KILL_IDS; n++) {
+        kill_require(kill_put(&stage, KILL_DELIVERIES, &stage.random), "put %u", n);
+        kill_require(kill_get(&stage, KILL_DELIVERIES), "get %u", n);
+    }
+    ck_assert_ok(shoal_delivery_return(&away));
+    kill_stage_end(&stage); /* gets it, and checks that it was not got before */
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("stop_random");
@@ -209,6 +229,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(c, sh_leaks_begin, sh_leaks_end);
     tcase_add_test(c, stops_at_random);
     tcase_add_test(c, receivers_stop_at_random);
+    tcase_add_test(c, a_message_may_be_away_for_long);
     suite_add_tcase(s, c);
     return s;
 }

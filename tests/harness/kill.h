@@ -25,7 +25,7 @@
 #define KILL_STEPS_MAX 64
 #define KILL_POINTS_MAX 200
 #define KILL_SEMAPHORE 4    /* the value of the stage's semaphore when nobody has taken any of it */
-#define KILL_IDS (1u << 14) /* more than the messages that are ever in one channel */
+#define KILL_IDS (1u << 14) /* more than the messages that are ever on their way in one channel, or lost there */
 
 /* The queues that all processes use. Every message in a queue carries a unique id. */
 typedef enum kill_channel {
@@ -45,7 +45,8 @@ typedef enum kill_channel {
 } kill_channel;
 
 /* Synchronisation: every process writes all words; counts are incremented after the call returned. seen[id % KILL_IDS]
- * is 2 * id once the id is assigned, and 2 * id + 1 once the message was got. */
+ * is 2 * id while the message is on its way, and 2 * id + 1 once it was got or could not be put: then another id may have
+ * the word. */
 typedef struct kill_count {
     sh_a64 ids;
     sh_a64 put, got, done;

@@ -219,6 +219,20 @@ static shoal_err (*const puts_of[KILL_CHANNELS])(shoal_queue *, kill_count *, ui
     [KILL_PIECES] = kill_put_piece, [KILL_LEASES] = put_values,
 };
 
+/* Assigns the next id whose word in `seen` is free. The message that has the word may be far behind the others: in the
+ * hands of a process that is stopped, waits for a core or was killed. */
+static uint64_t assign_id(kill_count *count)
+{
+    for (uint32_t tries = 0; tries < KILL_IDS; tries++) {
+        uint64_t id = sh_add_relaxed(&count->ids, 1) + 1;
+        uint64_t last = sh_load_acquire(&count->seen[id % KILL_IDS]);
+        if ((last == 0 || last % 2 == 1) && sh_cas_acq_rel(&count->seen[id % KILL_IDS], &last, 2 * id)) {
+            return id;
+        }
+    }
+    return 0;
+}
+
 bool kill_put(kill_stage *stage, kill_channel channel, uint64_t *random)
 {
     kill_count *count = &stage->board->channels[channel];
@@ -226,9 +240,15 @@ bool kill_put(kill_stage *stage, kill_channel channel, uint64_t *random)
     if (channel == KILL_REJECTS || (channel != KILL_BOUNDED && shoal_queue_size(q) >= LIMIT)) {
         return false;
     }
-    uint64_t id = sh_add_relaxed(&count->ids, 1) + 1;
-    sh_store_relaxed(&count->seen[id % KILL_IDS], 2 * id);
+    uint64_t id = assign_id(count);
+    if (id == 0) {
+        kill_fail(stage, "put to channel %d: %u messages are on their way", (int)channel, KILL_IDS);
+        return false;
+    }
     shoal_err err = puts_of[channel](q, count, id, random);
+    if (err != SHOAL_OK) { /* nobody gets it */
+        sh_store_release(&count->seen[id % KILL_IDS], 2 * id + 1);
+    }
     if (err != SHOAL_OK && err != SHOAL_ETIMEDOUT && !kill_is_tight(stage, err)) {
         kill_fail(stage, "put to channel %d: %s: %s", (int)channel, shoal_err_name(err), shoal_last_error_text());
     }
