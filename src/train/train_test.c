@@ -438,14 +438,15 @@ END_TEST
 /* ---- losses that are not numbers ---- */
 
 /* The job fails and names the epoch, and the file is that of the last good epoch; or it continues, if that is
- * allowed. */
+ * allowed. Workers of hogwild wait for nobody: they may be in the next epoch when the job looks. */
 START_TEST(nan_fails_the_job)
 {
     sets s = open_sets();
     shoal_module *model = new_model_of("mlp"), *saved = new_model_of("mlp"); /* one layer gives no nan */
     counts c = {0};
     shoal_train_options o = _i < WAYS ? way_of(_i, s, model) : options_of(SHOAL_METHOD_FEDAVG, s, model);
-    char path[64], words[] = "loss is nan in epoch 1";
+    bool ahead = _i < WAYS && o.method == SHOAL_METHOD_HOGWILD;
+    char path[64];
     snprintf(path, sizeof path, "/tmp/shoal_train_test.%d", (int)getpid());
     o.clients = 10;
     o.epochs = 2;
@@ -454,8 +455,10 @@ START_TEST(nan_fails_the_job)
     o.call = count;
     o.context = &c;
     ck_assert_err(shoal_train_run(&o, NULL), SHOAL_ENAN);
-    ck_assert_msg(strstr(shoal_last_error_text(), words) && strstr(shoal_last_error_text(), "learning rate of 1e+06"),
-                  "%s", shoal_last_error_text());
+    const char *text = shoal_last_error_text();
+    ck_assert_msg(strstr(text, "loss is nan in epoch 1:") || (ahead && strstr(text, "loss is nan in epoch 2:")), "%s",
+                  text);
+    ck_assert_msg(strstr(text, "learning rate of 1e+06"), "%s", text);
     ck_assert(c.epochs == 0 && c.summaries == 0);
     ck_assert_ok(shoal_weights_read(path, saved));
     for (shoal_named it = {0}; shoal_module_next(saved, &it) == SHOAL_OK;) {
