@@ -2,11 +2,10 @@
 # shipped library is made of, so it reaches the hidden symbols too. A sanitized build, which nobody ships, puts the objects into one
 # shared library for all tests: they are so large there that linking them into each test took a minute and 3.6 GB.
 #
-#   shoal_test(<name> SOURCES a.c [b.c ...] [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL] [SOAK] [CARD] [HOST] [WRAP function ...])
-#   shoal_test_options(<file>_test.c [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL] [SOAK] [CARD] [HOST])   for a test in shoal_layer(TESTS)
-#   shoal_script_test(<name> COMMAND script [arg ...] [TIMEOUT seconds] [COST seconds] [LABELS l ...] [SERIAL])
+#   shoal_test(<name> SOURCES a.c [b.c ...] [COST seconds] [LABELS l ...] [SERIAL] [SOAK] [CARD] [HOST] [WRAP function ...])
+#   shoal_test_options(<file>_test.c [COST seconds] [LABELS l ...] [SERIAL] [SOAK] [CARD] [HOST])   for a test in shoal_layer(TESTS)
+#   shoal_script_test(<name> COMMAND script [arg ...] [COST seconds] [LABELS l ...] [SERIAL])
 #
-# TIMEOUT   120 unless given; three times as long under a sanitizer.
 # COST      roughly how long it takes: of several tests at a time the long ones begin first, so that none is left alone at the end.
 # LABELS    `threads`: the test is also built and run under ThreadSanitizer.
 # SERIAL    nothing else runs beside it.
@@ -16,9 +15,9 @@
 #           it is skipped.
 # HOST      the test runs once more as <name>.host, with the kernels of a card on the host (tests/harness/cuda_host). Implies CARD.
 # WRAP      functions of the C library that the test replaces for the layers (ld --wrap); it links the object files in every build.
-# A test runs in the source root. SHOAL_BUILD_DIR in its environment names the build directory.
+# A test runs in the source root, for at most SHOAL_TEST_TIMEOUT seconds: that only ends what hangs. SHOAL_BUILD_DIR in its environment names the build directory.
 
-set(SHOAL_TEST_TIMEOUT 120)
+set(SHOAL_TEST_TIMEOUT 900)
 set(SHOAL_SOAK_TIMEOUT 86400)
 
 if(SHOAL_TESTS)
@@ -53,7 +52,7 @@ function(shoal_tests_need)
 endfunction()
 
 function(shoal_test name)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;SOAK;CARD;HOST" "TIMEOUT;COST" "SOURCES;LABELS;WRAP")
+    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;SOAK;CARD;HOST" "COST" "SOURCES;LABELS;WRAP")
     if(arg_UNPARSED_ARGUMENTS OR NOT arg_SOURCES)
         message(FATAL_ERROR "shoal_test(${name}): expected SOURCES, got also '${arg_UNPARSED_ARGUMENTS}'")
     endif()
@@ -79,7 +78,7 @@ function(shoal_test name)
 
     add_test(NAME ${name} COMMAND ${name} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
     shoal_test_defaults(${name})
-    shoal_test_apply(${name} "${arg_TIMEOUT}" "${arg_COST}" "${arg_LABELS}" "${arg_SERIAL}" "${arg_SOAK}")
+    shoal_test_apply(${name} "${arg_COST}" "${arg_LABELS}" "${arg_SERIAL}" "${arg_SOAK}")
     if(arg_CARD OR arg_HOST)
         shoal_test_card(${name})
     endif()
@@ -103,14 +102,14 @@ function(shoal_test_library)
 endfunction()
 
 function(shoal_test_options file)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;SOAK;CARD;HOST" "TIMEOUT;COST" "LABELS")
+    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL;SOAK;CARD;HOST" "COST" "LABELS")
     if(arg_UNPARSED_ARGUMENTS)
         message(FATAL_ERROR "shoal_test_options(${file}): unknown '${arg_UNPARSED_ARGUMENTS}'")
     endif()
     if(SHOAL_TESTS)
         get_filename_component(layer ${CMAKE_CURRENT_SOURCE_DIR} NAME)
         get_filename_component(stem ${file} NAME_WE)
-        shoal_test_apply(${layer}_${stem} "${arg_TIMEOUT}" "${arg_COST}" "${arg_LABELS}" "${arg_SERIAL}" "${arg_SOAK}")
+        shoal_test_apply(${layer}_${stem} "${arg_COST}" "${arg_LABELS}" "${arg_SERIAL}" "${arg_SOAK}")
         if(arg_CARD OR arg_HOST)
             shoal_test_card(${layer}_${stem})
         endif()
@@ -121,14 +120,14 @@ function(shoal_test_options file)
 endfunction()
 
 function(shoal_script_test name)
-    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL" "TIMEOUT;COST" "COMMAND;LABELS")
+    cmake_parse_arguments(PARSE_ARGV 1 arg "SERIAL" "COST" "COMMAND;LABELS")
     if(arg_UNPARSED_ARGUMENTS OR NOT arg_COMMAND)
         message(FATAL_ERROR "shoal_script_test(${name}): expected COMMAND, got also '${arg_UNPARSED_ARGUMENTS}'")
     endif()
     if(SHOAL_TESTS)
         add_test(NAME ${name} COMMAND ${arg_COMMAND} WORKING_DIRECTORY ${PROJECT_SOURCE_DIR})
         shoal_test_defaults(${name})
-        shoal_test_apply(${name} "${arg_TIMEOUT}" "${arg_COST}" "${arg_LABELS}" "${arg_SERIAL}" FALSE)
+        shoal_test_apply(${name} "${arg_COST}" "${arg_LABELS}" "${arg_SERIAL}" FALSE)
     endif()
 endfunction()
 
@@ -141,14 +140,7 @@ function(shoal_test_defaults name)
             "TSAN_OPTIONS=halt_on_error=1 second_deadlock_stack=1")
     endif()
     set_tests_properties(${name} PROPERTIES ENVIRONMENT "${environment}")
-    shoal_test_limit(${name} ${SHOAL_TEST_TIMEOUT})
-endfunction()
-
-function(shoal_test_limit name seconds)
-    if(SHOAL_SANITIZE)
-        math(EXPR seconds "3 * ${seconds}")
-    endif()
-    set_tests_properties(${name} PROPERTIES TIMEOUT ${seconds})
+    set_tests_properties(${name} PROPERTIES TIMEOUT ${SHOAL_TEST_TIMEOUT})
 endfunction()
 
 # The same program once more, on a card, with these variables in its environment too.
@@ -202,10 +194,7 @@ function(shoal_host_tests)
     endforeach()
 endfunction()
 
-function(shoal_test_apply name timeout cost labels serial soak)
-    if(timeout)
-        shoal_test_limit(${name} ${timeout})
-    endif()
+function(shoal_test_apply name cost labels serial soak)
     if(cost)
         set_tests_properties(${name} PROPERTIES COST ${cost})
     endif()

@@ -12,8 +12,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#define LIMIT SHOAL_SECONDS(SH_TEST_SECONDS / 2) /* nothing waits that long unless it is broken */
-#define SOON SHOAL_MS(20)                        /* a timeout that is meant to expire */
+#define LIMIT SH_PATIENCE /* nothing waits that long unless it is broken */
+#define SOON SHOAL_MS(20) /* a timeout that is meant to expire */
 
 /* ---- for targets: a condition that does not hold becomes the returned error, whose text the parent reports ---- */
 

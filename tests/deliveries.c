@@ -504,7 +504,7 @@ START_TEST(every_waiter_sees_every_table)
             ck_assert_ok(shoal_queue_fd(q, &fd.fd));
             ck_assert_int_eq(poll(&fd, 1, 5000), 1);
         } else {
-            ck_assert_ok(shoal_wait(&thing, 1, SHOAL_SECONDS(5)));
+            ck_assert_ok(shoal_wait(&thing, 1, SH_PATIENCE));
         }
         shoal_value *v = NULL;
         shoal_delivery d;

@@ -334,7 +334,7 @@ START_TEST(random_ends)
             start_threads(how);
             run_steps(&stage, &seed, UINT64_MAX, how == EXIT_IN_HANDLER);
         }
-        int64_t deadline = sh_deadline(SHOAL_SECONDS(20));
+        int64_t deadline = sh_deadline(SH_PATIENCE);
         while (sh_load_acquire(&stage.board->doing) == 0 && !sh_passed(deadline)) {
             sh_pause();
         }

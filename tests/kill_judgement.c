@@ -34,17 +34,17 @@ static pid_t fork_holder(shoal_lock *lock, shoal_event *ready, shoal_event *end)
     pid_t pid = kill_fork("holder");
     kill_require(pid >= 0, "fork: %s", shoal_last_error_text());
     if (pid == 0) {
-        shoal_err err = shoal_lock_lock(lock, SHOAL_SECONDS(20));
+        shoal_err err = shoal_lock_lock(lock, SH_PATIENCE);
         if (err == SHOAL_OK) {
             shoal_event_set(ready);
-            err = shoal_event_wait(end, SHOAL_SECONDS(60));
+            err = shoal_event_wait(end, SH_PATIENCE);
         }
         if (err == SHOAL_OK) {
             err = shoal_lock_unlock(lock);
         }
         kill_exit(err == SHOAL_OK ? 0 : 1);
     }
-    ck_assert_ok(shoal_event_wait(ready, SHOAL_SECONDS(20)));
+    ck_assert_ok(shoal_event_wait(ready, SH_PATIENCE));
     return pid;
 }
 
@@ -88,7 +88,7 @@ static void expect_handed_on(things t, pid_t holder)
 {
     shoal_event_set(t.end);
     expect_exit(holder);
-    ck_assert_ok(shoal_lock_lock(t.lock, SHOAL_SECONDS(1)));
+    ck_assert_ok(shoal_lock_lock(t.lock, SH_PATIENCE));
     ck_assert_ok(shoal_lock_unlock(t.lock));
     release_things(t);
 }
@@ -106,7 +106,7 @@ START_TEST(pid_of_the_dead_is_reused)
     sh_store_release(&slot->pid, (uint32_t)getpid());
     sh_store_release(&slot->start, sh_pid_start_time(getpid()) - 1);
     ck_assert_uint_eq(sweep(), 1);
-    ck_assert_err(shoal_lock_lock(t.lock, SHOAL_SECONDS(1)), SHOAL_EOWNERDEAD);
+    ck_assert_err(shoal_lock_lock(t.lock, SH_PATIENCE), SHOAL_EOWNERDEAD);
     ck_assert_ok(shoal_lock_unlock(t.lock));
     release_things(t);
 }
@@ -142,9 +142,9 @@ START_TEST(unmarked_is_not_dead)
     if (other == 0) {
         close(dup(sh_the_world.fd));
         shoal_event_set(t.ready);
-        kill_exit(shoal_event_wait(t.end, SHOAL_SECONDS(60)) == SHOAL_OK ? 0 : 1);
+        kill_exit(shoal_event_wait(t.end, SH_PATIENCE) == SHOAL_OK ? 0 : 1);
     }
-    ck_assert_ok(shoal_event_wait(t.ready, SHOAL_SECONDS(20)));
+    ck_assert_ok(shoal_event_wait(t.ready, SH_PATIENCE));
     ck_assert(!sh_life_marked(sh_the_world.fd, slot_of(other)));
     ck_assert(sh_life_marked(sh_the_world.fd, index));
     ck_assert_uint_eq(sweep(), 0);
@@ -175,7 +175,7 @@ static void *hold_on(void *argument)
         sched_yield();
     }
     shoal_event_set(t->ready);
-    shoal_err err = shoal_event_wait(t->end, SHOAL_SECONDS(60));
+    shoal_err err = shoal_event_wait(t->end, SH_PATIENCE);
     err = err == SHOAL_OK ? shoal_lock_unlock(t->lock) : err;
     kill_exit(err == SHOAL_OK ? 0 : 1);
 }
@@ -191,13 +191,12 @@ START_TEST(without_its_main_thread_a_process_is_not_dead)
         pthread_t thread;
         kept = t;
         close(dup(sh_the_world.fd));
-        if (shoal_lock_lock(t.lock, SHOAL_SECONDS(20)) == SHOAL_OK &&
-            pthread_create(&thread, NULL, hold_on, &kept) == 0) {
+        if (shoal_lock_lock(t.lock, SH_PATIENCE) == SHOAL_OK && pthread_create(&thread, NULL, hold_on, &kept) == 0) {
             pthread_exit(NULL);
         }
         _exit(1);
     }
-    ck_assert_ok(shoal_event_wait(t.ready, SHOAL_SECONDS(20)));
+    ck_assert_ok(shoal_event_wait(t.ready, SH_PATIENCE));
     ck_assert(!sh_life_marked(sh_the_world.fd, slot_of(pid)));
     ck_assert_uint_eq(sweep(), 0);
     ck_assert_err(shoal_lock_lock(t.lock, SHOAL_MS(100)), SHOAL_ETIMEDOUT);
@@ -216,11 +215,11 @@ START_TEST(without_the_file_a_lock_is_handed_on)
         close(sh_the_world.fd);
         shoal_err early = shoal_lock_lock(t.lock, SHOAL_MS(50)); /* the holder is alive */
         shoal_event_set(t.ready);
-        shoal_err err = shoal_lock_lock(t.lock, SHOAL_SECONDS(20));
+        shoal_err err = shoal_lock_lock(t.lock, SH_PATIENCE);
         _exit(early == SHOAL_ETIMEDOUT && err == SHOAL_EOWNERDEAD ? 0 : 1);
     }
     shoal_event_clear(t.ready);
-    ck_assert_ok(shoal_event_wait(t.ready, SHOAL_SECONDS(20)));
+    ck_assert_ok(shoal_event_wait(t.ready, SH_PATIENCE));
     kill(holder, SIGKILL);
     ck_assert_int_eq(waitpid(holder, NULL, 0), holder);
     expect_exit(pid);

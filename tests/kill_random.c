@@ -48,7 +48,7 @@ static void wait_busily(int64_t ns)
 /* Waits until the victim has started to work. */
 static void await_first_step(kill_stage *stage)
 {
-    int64_t deadline = sh_deadline(SHOAL_SECONDS(20));
+    int64_t deadline = sh_deadline(SH_PATIENCE);
     while (sh_load_acquire(&stage->board->doing) == 0) {
         kill_require(!sh_passed(deadline), "the victim does not start");
         sh_pause();

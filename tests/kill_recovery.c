@@ -135,12 +135,12 @@ typedef enum fate {
 /* In a recoverer: sweeps. No dead process remains, even if a helper was lost on the way. */
 static _Noreturn void sweep_on(void)
 {
-    int64_t begin = sh_now();
+    int64_t begin = sh_quiet_now();
     bool swept = shoal_world_sweep(NULL) == SHOAL_OK;
     sh_death_observe(NULL);
     kill_disarm();
     bool late =
-        sh_now() - begin > SHOAL_SECONDS(SH_SLOW ? 20 : 5); /* waiting for a stopped helper would take forever */
+        sh_quiet_now() - begin > SHOAL_SECONDS(SH_SLOW ? 20 : 5); /* waiting for a stopped helper would take forever */
     kill_exit(!swept || late ? 1 : sh_recovery_lost > 0 ? KILL_CHILD_DIED : 0);
 }
 
@@ -340,11 +340,11 @@ static void wait_beside_a_stopped_recoverer(kill_stage *stage, const char *point
     die_with(theirs, barrier);
     shoal_release(theirs);
     pid_t recoverer = fork_stopped_recoverer(stage, point);
-    int64_t begin = sh_now();
-    kill_require(shoal_pipe_recv_bytes(ours, &byte, 1, SHOAL_SECONDS(60), &size) == SHOAL_ECLOSED, "%s: recv: %s",
-                 point, shoal_last_error_text());
-    kill_require(shoal_barrier_wait(barrier, SHOAL_SECONDS(60), &index) == SHOAL_EBROKEN, "%s: the barrier", point);
-    int64_t took = sh_now() - begin;
+    int64_t begin = sh_quiet_now();
+    kill_require(shoal_pipe_recv_bytes(ours, &byte, 1, SH_PATIENCE, &size) == SHOAL_ECLOSED, "%s: recv: %s", point,
+                 shoal_last_error_text());
+    kill_require(shoal_barrier_wait(barrier, SH_PATIENCE, &index) == SHOAL_EBROKEN, "%s: the barrier", point);
+    int64_t took = sh_quiet_now() - begin;
     kill_require(took < SHOAL_SECONDS(SH_SLOW ? 20 : 5), "%s: it took %lld ms", point, (long long)(took / 1000000));
     kill(recoverer, SIGCONT);
     ck_assert_int_eq(waitpid(recoverer, &status, 0), recoverer);
@@ -521,14 +521,14 @@ static pid_t fork_waiter(shoal_condition *condition, shoal_queue *here)
     shoal_value *v;
     pid_t pid = fork_member("waiter");
     if (pid == 0) {
-        shoal_err err = shoal_condition_lock(condition, SHOAL_SECONDS(60));
-        err = err == SHOAL_OK ? shoal_queue_put(here, shoal_value_int(1), SHOAL_SECONDS(60)) : err;
-        err = err == SHOAL_OK ? shoal_condition_wait(condition, SHOAL_SECONDS(SH_SLOW ? 60 : 20)) : err;
+        shoal_err err = shoal_condition_lock(condition, SH_PATIENCE);
+        err = err == SHOAL_OK ? shoal_queue_put(here, shoal_value_int(1), SH_PATIENCE) : err;
+        err = err == SHOAL_OK ? shoal_condition_wait(condition, SH_PATIENCE) : err;
         kill_exit(err == SHOAL_OK && shoal_condition_unlock(condition) == SHOAL_OK ? 0 : 1);
     }
-    ck_assert_ok(shoal_queue_get(here, SHOAL_SECONDS(60), &v));
+    ck_assert_ok(shoal_queue_get(here, SH_PATIENCE, &v));
     shoal_value_destroy(v);
-    ck_assert_ok(shoal_condition_lock(condition, SHOAL_SECONDS(60))); /* the lock is free, so it waits */
+    ck_assert_ok(shoal_condition_lock(condition, SH_PATIENCE)); /* the lock is free, so it waits */
     ck_assert_ok(shoal_condition_unlock(condition));
     return pid;
 }
@@ -546,7 +546,7 @@ START_TEST(a_notice_for_a_waiter_that_died_goes_to_the_next)
     pid_t notifier = fork_member("notifier");
     if (notifier == 0) {
         sh_death_arm_stop("condition.notify.looked", 1, NULL);
-        bool fine = shoal_condition_lock(condition, SHOAL_SECONDS(60)) == SHOAL_OK &&
+        bool fine = shoal_condition_lock(condition, SH_PATIENCE) == SHOAL_OK &&
                     shoal_condition_notify(condition, 1) == SHOAL_OK && shoal_condition_unlock(condition) == SHOAL_OK;
         kill_exit(fine ? 0 : 1);
     }
@@ -580,7 +580,7 @@ static _Noreturn void receive_late(shoal_queue *q)
     shoal_value *v = NULL;
     shoal_delivery d;
     sh_death_arm_stop("delivery.out", 1, NULL);
-    shoal_err err = shoal_queue_get_delivery(q, SHOAL_SECONDS(60), &v, &d);
+    shoal_err err = shoal_queue_get_delivery(q, SH_PATIENCE, &v, &d);
     const char *bytes = err == SHOAL_OK ? shoal_block_data(shoal_value_as_block(shoal_value_at(v, 0))) : NULL;
     bool fine = bytes != NULL && bytes[0] == 1 && bytes[999] == 1 && shoal_delivery_done(&d) == SHOAL_ESTATE;
     shoal_value_destroy(v);
@@ -648,7 +648,7 @@ START_TEST(a_stopped_claimant_costs_nobody_a_child)
         }
         ck_assert_int_eq(waitpid(pid, &status, WUNTRACED), pid);
         kill_require(WIFSTOPPED(status), "claimant %zu: status 0x%x", i, status);
-        int64_t begin = sh_now();
+        int64_t begin = sh_quiet_now();
         for (int n = 0; n < 3; n++) {
             pid_t child = kill_fork("child");
             kill_require(child >= 0, "fork: %s", shoal_last_error_text());
@@ -658,7 +658,7 @@ START_TEST(a_stopped_claimant_costs_nobody_a_child)
             ck_assert_int_eq(waitpid(child, &status, 0), child);
             kill_require(status == 0, "beside claimant %zu a child ends with 0x%x", i, status);
         }
-        kill_require(sh_now() - begin < SHOAL_SECONDS(4), "claimant %zu: too late", i);
+        kill_require(sh_quiet_now() - begin < SHOAL_SECONDS(4), "claimant %zu: too late", i);
         ck_assert_ok(shoal_world_sweep(NULL));
         kill(pid, SIGCONT);
         ck_assert_int_eq(waitpid(pid, &status, 0), pid);
@@ -682,7 +682,7 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("kill_recovery");
     TCase *c = tcase_create("recovery");
-    tcase_set_timeout(c, 3 * SH_TEST_SECONDS);
+    tcase_set_timeout(c, 2 * SH_TEST_SECONDS);
     tcase_add_checked_fixture(c, sh_leaks_begin, sh_leaks_end);
 #ifdef SHOAL_DEATH_POINTS
     tcase_add_test(c, recovery_killed_at_each_point);

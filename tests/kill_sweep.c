@@ -196,7 +196,7 @@ static void tell_stop(void)
 /* Waits until a process stops at the point, or the victim ends. Returns true if one stopped. */
 static bool await_stop(kill_stage *stage, pid_t victim)
 {
-    int64_t deadline = sh_deadline(SHOAL_SECONDS(60));
+    int64_t deadline = sh_deadline(SH_PATIENCE);
     siginfo_t info = {.si_pid = 0};
     while (sh_load_acquire(&stage->board->stopped) == 0 && info.si_pid == 0) {
         kill_require(!sh_passed(deadline), "the victim neither stops nor ends");
@@ -218,7 +218,7 @@ static void let_go(kill_stage *stage, pid_t victim)
     enum { MOST = 16 };
     pid_t stopped[MOST] = {0}; /* the latest: the victim waits for one child before it starts the next */
     int count = 0;
-    int64_t deadline = sh_deadline(SHOAL_SECONDS(60));
+    int64_t deadline = sh_deadline(SH_PATIENCE);
     siginfo_t info = {.si_pid = 0};
     while (info.si_pid == 0) {
         pid_t pid = (pid_t)sh_swap_acq_rel(&stage->board->stopped, 0);
@@ -411,8 +411,8 @@ static int64_t wait_beside_the_dead(shoal_barrier *barrier)
         kill(party, SIGKILL);
         _exit(0);
     }
-    shoal_err err = shoal_barrier_wait(barrier, SHOAL_SECONDS(20), &index);
-    int64_t told = sh_now();
+    shoal_err err = shoal_barrier_wait(barrier, SH_PATIENCE, &index);
+    int64_t told = sh_quiet_now();
     kill_require(err == SHOAL_EBROKEN, "beside a dead party: %s", shoal_err_name(err));
     ck_assert_int_eq(waitpid(killer, NULL, 0), killer);
     ck_assert_int_eq(waitpid(party, NULL, 0), party);
@@ -425,7 +425,7 @@ START_TEST(dead_party_breaks_the_barrier)
     int64_t best = INT64_MAX;
     for (int i = 0; i < TRIALS && best >= TELL_LIMIT; i++) {
         ck_assert_ok(shoal_barrier_create(PARTIES, &barrier));
-        int64_t begin = sh_now(), took = wait_beside_the_dead(barrier) - begin;
+        int64_t begin = sh_quiet_now(), took = wait_beside_the_dead(barrier) - begin;
         best = took < best ? took : best;
         shoal_release(barrier);
     }
@@ -456,10 +456,10 @@ static int64_t receive_from_the_dead(shoal_queue *q, shoal_semaphore *got)
         _exit(1);
     }
     ck_assert_int_eq(waitpid(producer, NULL, 0), producer);
-    int64_t begin = sh_now();
+    int64_t begin = sh_quiet_now();
     ck_assert_ok(shoal_world_sweep(NULL));
-    ck_assert_ok(shoal_semaphore_wait(got, SHOAL_SECONDS(20)));
-    int64_t took = sh_now() - begin;
+    ck_assert_ok(shoal_semaphore_wait(got, SH_PATIENCE));
+    int64_t took = sh_quiet_now() - begin;
     ck_assert_int_eq(waitpid(consumer, NULL, 0), consumer);
     return took;
 }
@@ -492,16 +492,16 @@ START_TEST(dead_holder_hands_the_lock_on)
         pid_t pid = kill_fork("holder");
         ck_assert_int_ge(pid, 0);
         if (pid == 0) {
-            shoal_err err = shoal_lock_lock(lock, SHOAL_SECONDS(10));
+            shoal_err err = shoal_lock_lock(lock, SH_PATIENCE);
             if (err == SHOAL_OK) {
                 shoal_event_set(ready);
                 pause();
             }
             _exit(1);
         }
-        ck_assert_ok(shoal_event_wait(ready, SHOAL_SECONDS(10)));
+        ck_assert_ok(shoal_event_wait(ready, SH_PATIENCE));
         kill(pid, SIGKILL);
-        ck_assert_err(shoal_lock_lock(lock, SHOAL_SECONDS(10)), SHOAL_EOWNERDEAD);
+        ck_assert_err(shoal_lock_lock(lock, SH_PATIENCE), SHOAL_EOWNERDEAD);
         ck_assert_ok(shoal_lock_unlock(lock));
         ck_assert_ok(shoal_lock_lock(lock, SHOAL_NOW)); /* the death was reported once */
         ck_assert_ok(shoal_lock_unlock(lock));
@@ -517,7 +517,7 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("kill_sweep");
     TCase *c = tcase_create("sweep");
-    tcase_set_timeout(c, 3 * SH_TEST_SECONDS);
+    tcase_set_timeout(c, 2 * SH_TEST_SECONDS);
     tcase_add_checked_fixture(c, sh_leaks_begin, sh_leaks_end);
 #ifdef SHOAL_DEATH_POINTS
     tcase_add_test(c, every_point);

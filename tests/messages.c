@@ -5,7 +5,7 @@
 
 #include <string.h>
 
-#define LIMIT SHOAL_SECONDS(20)
+#define LIMIT SH_PATIENCE
 
 START_TEST(written_in_place)
 {

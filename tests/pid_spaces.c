@@ -99,7 +99,7 @@ START_TEST(a_death_in_another_pid_namespace_is_seen)
         ck_assert_int_eq(kill((pid_t)sh_load_acquire(&common->pid), SIGKILL), 0);
         ck_assert_int_eq(waitpid(between, &status, 0), between);
         ck_assert_int_eq(status, 0);
-        ck_assert_err(shoal_lock_lock(lock, SHOAL_SECONDS(5)), SHOAL_EOWNERDEAD);
+        ck_assert_err(shoal_lock_lock(lock, SH_PATIENCE), SHOAL_EOWNERDEAD);
         ck_assert_ok(shoal_lock_unlock(lock));
     } else {
         ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 77, "status %x", (unsigned)status);

@@ -103,11 +103,11 @@ static void stop_one(const board *b, const pid_t *pids, int who, uint64_t messag
     kill_require(waitpid(pids[who], &status, WUNTRACED) == pids[who] && WIFSTOPPED(status), "worker %d: status 0x%x",
                  who, status);
     uint64_t before = puts_of_others(b, who), seen = before;
-    int64_t deadline = sh_deadline(SHOAL_SECONDS(20));
+    int64_t deadline = sh_deadline(SH_PATIENCE);
     while (seen < before + messages && sh_load_acquire(&b->failed) == 0) {
         nanosleep(&(struct timespec){.tv_nsec = 20000}, NULL);
         uint64_t now = puts_of_others(b, who);
-        deadline = now != seen ? sh_deadline(SHOAL_SECONDS(20)) : deadline;
+        deadline = now != seen ? sh_deadline(SH_PATIENCE) : deadline;
         kill_require(!sh_passed(deadline), "while worker %d is stopped the others do not continue", who);
         seen = now;
     }

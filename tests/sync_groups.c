@@ -282,7 +282,7 @@ static shoal_err wait_once(int rank, const shoal_value *args)
     (void)rank;
     must_ok(shoal_queue_put(ARG(queue, "here"), shoal_value_int(rank), LIMIT));
     shoal_err err = shoal_barrier_wait(ARG(barrier, "barrier"), LIMIT, &index);
-    must_ok(shoal_return(shoal_list((int)err, clock_ns())));
+    must_ok(shoal_return(shoal_list((int)err, sh_quiet_now())));
     return SHOAL_OK;
 }
 
@@ -385,7 +385,7 @@ START_TEST(b26_a_killed_party_breaks_it_for_the_others)
         }
         shoal_process *p[2] = {start_party(_i, 0, b, here), start_party(_i, 1, b, here)};
         until_waiting(b, while_waiting ? 3 : 2);
-        int64_t killed = clock_ns();
+        int64_t killed = sh_quiet_now();
         ck_assert_ok(shoal_process_kill(victim));
         for (int i = 0; i < 2; i++) { /* nobody joins the victim: the waiters detect the death themselves */
             int64_t took = party_told(p[i], SHOAL_EBROKEN, killed);

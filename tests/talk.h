@@ -105,7 +105,7 @@ static inline shoal_value *talk_hear(talk *t)
     shoal_value *answer = NULL;
     if (shoal_queue_get(t->out, LIMIT, &answer) != SHOAL_OK) {
         shoal_status status = {.text = "?"};
-        (void)!shoal_process_join(t->process, SHOAL_SECONDS(10), &status);
+        (void)!shoal_process_join(t->process, SH_PATIENCE, &status);
         ck_abort_msg("no answer: %s", status.text);
     }
     return answer;

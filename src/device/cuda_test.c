@@ -156,7 +156,7 @@ START_TEST(fork_after_counting)
         shoal_status status;
         ck_assert_ok(
             shoal_process_start(count_cards, shoal_value_null(), &(shoal_process_options){.start = method}, &p));
-        ck_assert_ok(shoal_process_join(p, SHOAL_SECONDS(30), &status));
+        ck_assert_ok(shoal_process_join(p, SH_PATIENCE, &status));
         if (method == SHOAL_START_SPAWN) {
             ck_assert_msg(status.end == SHOAL_RETURNED, "%s", status.text);
         } else {

@@ -104,7 +104,7 @@ static shoal_err pool_victim(int rank, const shoal_value *args)
 static void await_alone(const char *point, int method)
 {
     shoal_world_info info = {.processes = 2};
-    for (int64_t deadline = sh_deadline(SHOAL_SECONDS(5)); info.processes > 1 || info.blocks_live > 1;) {
+    for (int64_t deadline = sh_deadline(SH_PATIENCE); info.processes > 1 || info.blocks_live > 1;) {
         ck_assert_msg(!sh_passed(deadline), "%s, method %d: %u processes, %llu blocks", point, method, info.processes,
                       (unsigned long long)info.blocks_live);
         ck_assert_ok(shoal_world_sweep(NULL));
@@ -168,7 +168,7 @@ static Suite *suite(void)
 {
     Suite *s = suite_create("death");
     TCase *tc = methods_case("death");
-    tcase_set_timeout(tc, 3 * SH_TEST_SECONDS);
+    tcase_set_timeout(tc, 2 * SH_TEST_SECONDS);
     tcase_add_test(tc, every_point_of_a_process);
     tcase_add_test(tc, every_point_of_a_pool);
     suite_add_tcase(s, tc);

@@ -118,9 +118,9 @@ START_TEST(b31_one_failure_ends_all)
         shoal_value *results[N];
         ck_assert_ok(shoal_block_create_zeroed(N * sizeof(int), &block));
         ck_assert_ok(shoal_barrier_create(N, &barrier));
-        int64_t begin = sh_now();
+        int64_t begin = sh_now(), quiet = sh_quiet_now();
         shoal_err err = shoal_spawn_with(fail_or_wait, N, shoal_list(block, barrier, how), &options, results);
-        int64_t took = sh_now() - begin;
+        int64_t took = sh_now() - begin, quiet_took = sh_quiet_now() - quiet;
         const int *seen = shoal_block_data(block);
         if (how == EXIT_0) { /* no failure */
             ck_assert_ok(err);
@@ -129,7 +129,7 @@ START_TEST(b31_one_failure_ends_all)
             ck_assert_str_eq(shoal_last_error_text(), wanted[how]);
             ck_assert_int_eq(seen[0] + seen[3], 2); /* their handlers ran */
             ck_assert_int_ge(took, SHOAL_MS(300));  /* rank 1 ignores SIGTERM */
-            ck_assert_int_lt(took, SHOAL_SECONDS(5));
+            ck_assert_int_lt(quiet_took, SHOAL_SECONDS(5));
         }
         for (int i = 0; i < N; i++) {
             ck_assert_int_eq(results[i] != NULL, how == EXIT_0);
@@ -187,9 +187,9 @@ END_TEST
 START_TEST(u8_too_many_ranks_are_refused_at_once)
 {
     shoal_world_info info;
-    int64_t began = sh_now();
+    int64_t began = sh_quiet_now();
     ck_assert_err(shoal_spawn(square, 100000, shoal_value_int(0)), SHOAL_ELIMIT);
-    ck_assert_int_lt(sh_now() - began, SHOAL_SECONDS(2));
+    ck_assert_int_lt(sh_quiet_now() - began, SHOAL_SECONDS(2));
     ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "100000 processes"));
     ck_assert_ok(shoal_world_info_get(&info));
     ck_assert_uint_eq(info.processes, 1);

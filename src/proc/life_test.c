@@ -49,12 +49,13 @@ START_TEST(a_parents_death_ends_its_descendants)
         ck_assert_int_ge(fds[i], 0);
     }
     ck_assert_ok(shoal_process_kill(p));
-    int64_t deadline = sh_deadline(SHOAL_SECONDS(1));
+    int64_t begin = sh_quiet_now();
     for (int i = 0; i < MEMBERS; i++) {
         struct pollfd f = {.fd = fds[i], .events = POLLIN};
-        ck_assert_msg(sh_poll(&f, 1, deadline) == 1, "member %d lives a second after the parent's death", i);
+        ck_assert_msg(sh_poll(&f, 1, sh_deadline(LIMIT)) == 1, "member %d lives long after the parent's death", i);
         close(fds[i]);
     }
+    ck_assert_int_lt(sh_quiet_now() - begin, SHOAL_SECONDS(1));
     ck_assert_str_eq(finish(p).text, "rank 0 ended by SIGKILL");
     shoal_process_destroy(p);
     shoal_release(pids);

@@ -9,7 +9,7 @@
 #include <stdio.h>
 #include <unistd.h>
 
-#define LIMIT SHOAL_SECONDS(20) /* nothing here waits that long unless it is broken */
+#define LIMIT SH_PATIENCE /* nothing here waits that long unless it is broken */
 
 /* In a child: ends the process with status 99 unless the condition holds. */
 #define must(condition)                                                                                                \

@@ -8,7 +8,7 @@ import select
 import sys
 import time
 
-LIMIT = 60
+LIMIT = 300
 
 
 def wait_for(terminal, text):

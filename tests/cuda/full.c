@@ -11,9 +11,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define IN_TIME SHOAL_SECONDS(10) /* some seconds, also on a busy machine: nobody waits for ever */
-#define CARD 256                  /* MiB */
-#define MOST 200                  /* of two tensors of this size there is room for one */
+#define IN_TIME SH_PATIENCE /* nobody waits for ever */
+#define CARD 256            /* MiB */
+#define MOST 200            /* of two tensors of this size there is room for one */
 #define SEED 53u
 
 static char used_file[] = "/tmp/shoal-stub-XXXXXX";

@@ -24,7 +24,6 @@
 #include <time.h>
 #include <unistd.h>
 
-#define PATIENCE SHOAL_SECONDS(SH_SLOW ? 60 : 20) /* the time limit for what must happen soon */
 #define HEAP_ENOUGH (UINT64_C(192) << 20)
 #define RESERVE (UINT64_C(1) << 36)
 
@@ -235,7 +234,7 @@ static bool is_survivor(const kill_stage *stage, pid_t pid)
 int kill_reap(kill_stage *stage, pid_t pid)
 {
     int status = 0;
-    int64_t deadline = sh_deadline(PATIENCE);
+    int64_t deadline = sh_deadline(SH_PATIENCE);
     for (;;) {
         pid_t got = waitpid(pid, &status, WNOHANG);
         if (got == pid) {
@@ -252,7 +251,7 @@ int kill_reap(kill_stage *stage, pid_t pid)
 
 void kill_reap_orphans(kill_stage *stage)
 {
-    int64_t deadline = sh_deadline(PATIENCE);
+    int64_t deadline = sh_deadline(SH_PATIENCE);
     while (sh_count_children() > stage->survivors) {
         int status;
         pid_t pid = waitpid(-1, &status, WNOHANG);
@@ -281,7 +280,7 @@ static void stuck(kill_stage *stage, int survivor, const char *what)
 void kill_pause(kill_stage *stage)
 {
     kill_board *board = stage->board;
-    int64_t deadline = sh_deadline(PATIENCE);
+    int64_t deadline = sh_deadline(SH_PATIENCE);
     uint32_t pause = sh_load_relaxed(&board->pause) + 1;
     sh_store_release(&board->pause, pause);
     for (int i = 0; i < stage->survivors; i++) {
@@ -303,7 +302,7 @@ void kill_resume(kill_stage *stage)
 
 void kill_let_work(kill_stage *stage, uint64_t steps)
 {
-    int64_t deadline = sh_deadline(PATIENCE);
+    int64_t deadline = sh_deadline(SH_PATIENCE);
     uint64_t before[KILL_SURVIVORS_MAX];
     for (int i = 0; i < stage->survivors; i++) {
         before[i] = sh_load_acquire(&stage->board->worked[i]);
@@ -333,7 +332,7 @@ static bool somebody_is_dead(void)
 
 void kill_recover(kill_stage *stage)
 {
-    int64_t deadline = sh_deadline(PATIENCE);
+    int64_t deadline = sh_deadline(SH_PATIENCE);
     do {
         uint32_t n;
         kill_require_ok(shoal_world_sweep(&n));
@@ -406,11 +405,11 @@ static void check_lock(kill_guard *guard, shoal_err err, const char *what, const
 static void check_locks(kill_stage *stage, int deaths, const char *what)
 {
     kill_board *board = stage->board;
-    check_lock(&board->lock, shoal_lock_lock(stage->lock, SHOAL_SECONDS(1)), what, "lock");
+    check_lock(&board->lock, shoal_lock_lock(stage->lock, SH_PATIENCE), what, "lock");
     kill_require_ok(shoal_lock_unlock(stage->lock));
-    check_lock(&board->rlock, shoal_rlock_lock(stage->rlock, SHOAL_SECONDS(1)), what, "rlock");
+    check_lock(&board->rlock, shoal_rlock_lock(stage->rlock, SH_PATIENCE), what, "rlock");
     kill_require_ok(shoal_rlock_unlock(stage->rlock));
-    check_lock(&board->condition, shoal_condition_lock(stage->condition, SHOAL_SECONDS(1)), what, "condition");
+    check_lock(&board->condition, shoal_condition_lock(stage->condition, SH_PATIENCE), what, "condition");
     kill_require_ok(shoal_condition_notify_all(stage->condition));
     kill_require_ok(shoal_condition_unlock(stage->condition));
     uint64_t waiters = shoal_queue_size((shoal_queue *)((shoal_block *)stage->condition)->parts[1]);

@@ -83,7 +83,7 @@ shoal_err kill_get_piece(shoal_queue *q, kill_count *count, uint64_t *out_id)
  * a call, holds it until it is recovered, by this process or by another one. */
 static bool becomes_sole_holder(const shoal_block *b)
 {
-    int64_t deadline = sh_deadline(SHOAL_SECONDS(5));
+    int64_t deadline = sh_deadline(SH_PATIENCE);
     while (!sh_block_is_sole_holder(b) && !sh_passed(deadline)) {
         (void)sh_peers_now->sweep(SH_SWEEP_AGE);
         nanosleep(&(struct timespec){.tv_nsec = 100000}, NULL);

@@ -101,7 +101,7 @@ static void start_by(kill_stage *stage, shoal_start start)
         kill_exit(KILL_CHILD_DIED); /* the fork server was killed; any other error fails the dry run */
     }
     if (err == SHOAL_OK) {
-        kill_must(stage, shoal_process_join(p, SHOAL_SECONDS(20), &status), "join");
+        kill_must(stage, shoal_process_join(p, SH_PATIENCE, &status), "join");
         shoal_process_destroy(p);
         if (status.end == SHOAL_KILLED) {
             shoal_release(q);
@@ -142,7 +142,7 @@ static void start_program_by(kill_stage *stage, shoal_start start)
         kill_exit(KILL_CHILD_DIED); /* the server was killed; any other error fails the dry run */
     }
     if (err == SHOAL_OK) {
-        err = shoal_process_join(p, SHOAL_SECONDS(20), &status);
+        err = shoal_process_join(p, SH_PATIENCE, &status);
     }
     kill_must(stage, err, "a program");
     bool killed = err == SHOAL_OK && status.end == SHOAL_KILLED;

@@ -15,14 +15,20 @@
 
 #include <shoal/shoal.h>
 
-/* The timeout of a test in seconds, longer with sanitizers. Test cases that set none have it too. */
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 #define SH_SLOW 1
-#define SH_TEST_SECONDS 180
 #else
 #define SH_SLOW 0
-#define SH_TEST_SECONDS 60
 #endif
+
+/* Limits of time, far above what a test takes on a crowded machine: they end what hangs. The first is that of a test
+ * function, in seconds; test cases that set none have it too. The second is for a single wait in a test. */
+#define SH_TEST_SECONDS 300
+#define SH_PATIENCE SHOAL_SECONDS(100)
+
+/* Returns a time in nanoseconds that stands still while any process of the machine waits for a core. For what must happen
+ * within a second or two: between two calls less time passes than by the clock, and the difference is that to other work. */
+int64_t sh_quiet_now(void);
 
 /* n repetitions; with a sanitizer a tenth of them, but at least 30 or n. */
 #define SH_REPEAT(n) (SH_SLOW ? ((n) / 10 > 30 ? (n) / 10 : (n) < 30 ? (n) : 30) : (n))
@@ -47,7 +53,7 @@ void sh_leaks_begin(void);
 void sh_leaks_end(void);
 
 /* Sweeps until no other process is in the world. For tests that kill a process whose own children, a fork server among
- * them, end by themselves a moment later. Fails after 30 s. */
+ * them, end by themselves a moment later. */
 void sh_await_alone(void);
 
 /* Counts for this process, for tests that print or compare them. */
