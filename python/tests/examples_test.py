@@ -9,7 +9,7 @@ import unittest
 
 ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 EXAMPLES = os.path.join(ROOT, "examples", "python")
-LIMIT = 120
+LIMIT = 300
 needs_torch = unittest.skipUnless(importlib.util.find_spec("torch"), "torch is not installed")
 
 

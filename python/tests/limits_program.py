@@ -22,7 +22,7 @@ def main():
     queue, done = mp.Queue(), mp.Event()
     child = mp.Process(target=put_all, args=(queue, done), daemon=True)
     child.start()
-    tensors = [queue.get(timeout=10) for _ in range(COUNT)]
+    tensors = [queue.get(timeout=300) for _ in range(COUNT)]
     done.set()
     child.join()
     total = sum(float(tensor[0]) for tensor in tensors)

@@ -23,7 +23,7 @@ exec "$@"
 
 def run(module):
     command = ["unshare", "--mount", "--propagation", "private", "bash", "-c", LIMITS, "bash", sys.executable, PROGRAM, module]
-    return subprocess.run(command, capture_output=True, text=True, timeout=120)
+    return subprocess.run(command, capture_output=True, text=True, timeout=600)
 
 
 class Limits(unittest.TestCase):

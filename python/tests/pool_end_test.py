@@ -15,6 +15,7 @@ import warnings
 from pool_cases import LIMIT, PoolCase, add, identity, ignore_and_wait, pid_of, square, tell_and_wait
 from shoal import world
 from shoal.multiprocessing import pool as pools
+from support import wait_until_waiting
 
 
 class Ends(PoolCase):
@@ -186,6 +187,7 @@ class Ends(PoolCase):
                 """], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True)
             with program:
                 workers = program.stdout.readline().split()
+                wait_until_waiting(program.pid)
                 os.killpg(program.pid, signal.SIGINT)
                 program.wait(LIMIT)
                 self.assertIn("KeyboardInterrupt", program.stderr.read())
@@ -197,11 +199,13 @@ class Ends(PoolCase):
         """B71: the kernel may give a signal to any thread; Python's handler runs in the main thread."""
         for call in "done.get()", "done.wait()", "next(pool.imap(time.sleep, [100]))", "pool.close(); pool.join()":
             program = subprocess.run([sys.executable, "-c", f"""if True:
-                import signal, threading, time
+                import os, signal, threading, time
                 import shoal.multiprocessing as mp
+                from shoal import world
 
                 def interrupt():
-                    time.sleep(0.5)
+                    while not any(entry.pid == os.getpid() and entry.state == "waiting" for entry in world.ps()):
+                        time.sleep(0.001)
                     signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
                 with mp.get_context("fork").Pool(2) as pool:

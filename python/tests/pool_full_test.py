@@ -45,7 +45,7 @@ START = """if True:
         except Exception as error:
             print(type(error).__name__, str(error).partition(" bytes")[0], sep=": ")
 
-    LIMIT = 20
+    LIMIT = 300
     context = mp.get_context("fork")
     ready, go = context.Event(), context.Event()
     pool = context.Pool(2)

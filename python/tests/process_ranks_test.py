@@ -10,7 +10,7 @@ import time
 import unittest
 
 import shoal.multiprocessing as mp
-from support import LONG, OneMethod, for_each_method
+from support import LONG, OneMethod, for_each_method, wait_until_blocked
 from shoal.multiprocessing import ranks
 
 
@@ -151,6 +151,7 @@ class Ranks(OneMethod):
 
         def interrupt():
             self.assertEqual({begun.get(), begun.get()}, {0, 2})
+            wait_until_blocked(os.getpid())
             os.kill(os.getpid(), signal.SIGINT)
         thread = threading.Thread(target=interrupt)
         thread.start()
@@ -191,12 +192,14 @@ for_each_method(Ranks, globals())
 class Interrupt(unittest.TestCase):
     def test_b71_ctrl_c_that_another_thread_gets(self):
         """The kernel may give a signal to any thread; Python's handler runs in the main thread."""
-        program = subprocess.run([sys.executable, "-c", """if True:
-            import signal, threading, time
+        program = subprocess.run([sys.executable, "-c", f"""if True:
+            import os, signal, sys, threading, time
+            sys.path.append({os.path.dirname(os.path.abspath(__file__))!r})
+            import support
             import shoal.multiprocessing as mp
 
             def interrupt():
-                time.sleep(0.3)
+                support.wait_until_blocked(os.getpid())
                 signal.pthread_kill(threading.get_ident(), signal.SIGINT)
 
             context = mp.start_processes(lambda rank: time.sleep(100), nprocs=1, join=False, start_method="fork", daemon=True)

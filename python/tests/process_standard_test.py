@@ -97,7 +97,7 @@ def use(ctx):
 class Standard(unittest.TestCase):
     def run_check(self, torch):
         program = BEFORE_AND_AFTER.format(folder=os.path.dirname(os.path.abspath(__file__)), torch=torch)
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
         self.assertEqual((done.stdout, done.stderr), ("by the standard module\ngood\n", ""))
 
     def test_b70_multiprocessing_is_as_it_was(self):
@@ -122,7 +122,7 @@ class Standard(unittest.TestCase):
                 process.join()
             print(t.mp.get_start_method(allow_none=True))
         """
-        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=60)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=300)
         self.assertEqual((done.stdout, done.stderr), ("spawn\nspawn\nspawn\nNone\n", ""))
 
     def test_children_are_joined_at_exit_in_the_order_of_the_standard_module(self):
@@ -137,7 +137,7 @@ class Standard(unittest.TestCase):
         for first, order in (("", "before\n"), ("multiprocessing.util, ", "after\n")):
             for module in ("multiprocessing", "shoal.multiprocessing"):
                 done = subprocess.run([sys.executable, "-c", program.format(modules=first + module)], capture_output=True,
-                                      text=True, timeout=60)
+                                      text=True, timeout=300)
                 self.assertEqual((done.stdout, done.stderr), (order, ""), (first, module))
 
     def test_every_name_of_the_standard_module_is_here(self):

@@ -259,14 +259,14 @@ class Plain(unittest.TestCase):
                     convert()
                 except ImportError as error:
                     print(error.name)
-            """], capture_output=True, text=True, timeout=60, check=True)
+            """], capture_output=True, text=True, timeout=300, check=True)
         self.assertEqual(done.stdout.splitlines(),
                          ["[1, 2] [1, 2] shoal.Tensor([1, 2], i64 [2])", "numpy", "torch"])
 
     def test_import_needs_neither(self):
         done = subprocess.run([sys.executable, "-c", "import shoal, sys; shoal.tensor([1]); shoal.load; "
                                "print({'numpy', 'torch', 'subprocess'} & set(sys.modules))"],
-                              capture_output=True, text=True, timeout=60, check=True)
+                              capture_output=True, text=True, timeout=300, check=True)
         self.assertEqual(done.stdout, "set()\n")
 
 

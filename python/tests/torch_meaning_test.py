@@ -21,7 +21,7 @@ import shoal.multiprocessing as mp
 import shoal.torch as shoal_torch
 from shoal import _shoal
 
-SECONDS = 120
+SECONDS = 300
 METHODS = ("fork", "spawn", "forkserver")
 
 

@@ -24,7 +24,7 @@ import shoal.world
 from shoal import _shoal
 
 TURNS = 30
-SECONDS = 60
+SECONDS = 300
 DTYPES = [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.uint8, torch.int8, torch.int16,
           torch.int32, torch.int64, torch.bool, torch.complex64, torch.complex128]
 
@@ -494,7 +494,7 @@ class OneProcess(unittest.TestCase):
                 tensor = obj.weight if isinstance(obj, torch.nn.Module) else obj
                 before = tensor.detach().clone()
                 inbox.put(obj)
-                back = outbox.get(timeout=60)
+                back = outbox.get(timeout=SECONDS)
                 back = back.weight if isinstance(obj, torch.nn.Module) else back
                 assert torch.equal(tensor, before + 1), tensor
                 assert shoal.is_shared(tensor) and not shoal.is_shared(before)

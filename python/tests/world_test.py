@@ -12,7 +12,7 @@ from shoal import _shoal, world
 def run(program: str, **environment: str) -> str:
     """Runs a Python program in a process of its own, and returns what it printed."""
     done = subprocess.run([sys.executable, "-c", program], env={**os.environ, **environment}, capture_output=True,
-                          text=True, timeout=60)
+                          text=True, timeout=3000)
     if done.returncode != 0:
         raise AssertionError(f"the program ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     return done.stdout
@@ -128,7 +128,7 @@ class Membership(unittest.TestCase):
                 for thing in ([1, 'two'], {3}):
                     queue.put(thing)
                     try:
-                        print(queue.get(timeout=30))
+                        print(queue.get(timeout=300))
                     except shoal.Error as error:
                         print(error)
             '''
