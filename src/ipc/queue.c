@@ -283,10 +283,20 @@ static void own_given(shoal_block *block)
     }
 }
 
+/* Makes a value of a word without a reference. */
+static inline shoal_value *value_of_word(sh_entry_kind kind, uint64_t word)
+{
+    double number;
+    switch (kind) {
+    case SH_ENTRY_INT: return shoal_value_int((int64_t)word);
+    case SH_ENTRY_FLOAT: memcpy(&number, &word, 8); return shoal_value_float(number);
+    default: return shoal_value_bytes(&word, kind - SH_ENTRY_BYTES_0);
+    }
+}
+
 /* Makes a value of a message that was taken; packed: a packed one, if it can be. The caller keeps the reference. */
 static shoal_err value_of(const sh_taken *t, bool packed, shoal_value **out_value)
 {
-    double number;
     shoal_value *v = NULL;
     switch (t->kind) {
     case SH_ENTRY_MESSAGE:
@@ -295,20 +305,15 @@ static shoal_err value_of(const sh_taken *t, bool packed, shoal_value **out_valu
             return value_of_message(t->block, out_value);
         }
         break;
-    case SH_ENTRY_INT: v = shoal_value_int((int64_t)t->word); break;
-    case SH_ENTRY_FLOAT:
-        memcpy(&number, &t->word, 8);
-        v = shoal_value_float(number);
-        break;
     case SH_ENTRY_BLOCK:
         own_given(t->block);
         v = sh_value_object(t->block);
         break;
     default:
-        if (t->kind > SH_ENTRY_BYTES_8) {
+        if (t->kind > SH_ENTRY_MESSAGE) {
             return sh_fail(SHOAL_ECORRUPT, "the message has the unknown kind %d", (int)t->kind);
         }
-        v = shoal_value_bytes(&t->word, t->kind - SH_ENTRY_BYTES_0);
+        v = value_of_word(t->kind, t->word);
         break;
     }
     if (v == NULL) {
@@ -323,10 +328,18 @@ static inline __attribute__((always_inline)) shoal_err get_value(shoal_queue *qu
 {
     sh_taken t = {.block = NULL};
     size_t unused;
-    if (!sh_queue_get_word_fast((shoal_block *)queue, SH_ENTRY_FLOAT, timeout, &t.kind, &t.word)) {
+    shoal_err err;
+    if (sh_queue_get_word_fast((shoal_block *)queue, SH_ENTRY_FLOAT, timeout, &t.kind, &t.word)) {
+        shoal_value *v = value_of_word(t.kind, t.word); /* here, without a call in between: most messages are short */
+        if (__builtin_expect(v != NULL, 1)) {
+            *out_value = v;
+            return SHOAL_OK;
+        }
+        err = shoal_last_error();
+    } else {
         SH_TRY(sh_queue_get_word((shoal_block *)queue, SH_WANT_ANY, 0, timeout, &t, &unused));
+        err = value_of(&t, packed, out_value);
     }
-    shoal_err err = value_of(&t, packed, out_value);
     if (__builtin_expect(err == SHOAL_ENOMEM, 0)) {
         sh_queue_keep_taken((shoal_block *)queue, &t);
         return err;
