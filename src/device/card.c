@@ -14,33 +14,30 @@ shoal_err shoal_card_count(int *out_count)
 
 shoal_err shoal_card_info_get(int index, shoal_card_info *out_info)
 {
-    SH_NEED(out_info);
     int count = 0;
-    shoal_err err = sh_cuda_count(&count);
-    if (err == SHOAL_OK && (index < 0 || index >= count)) {
-        err = sh_fail(SHOAL_EINVAL, "no card %d: this process sees %d, numbered from 0", index, count);
-    }
     sh_cuda_card card = {.index = index};
-    if (err == SHOAL_OK) {
-        err = sh_cuda_describe(&card);
+    SH_NEED(out_info);
+    SH_TRY(sh_cuda_count(&count));
+    if (index < 0 || index >= count) {
+        return sh_fail(SHOAL_EINVAL, "no card %d: this process sees %d, numbered from 0", index, count);
     }
-    if (err == SHOAL_OK) {
-        *out_info = (shoal_card_info){.memory = card.total, .driver = sh_cu.version};
-        snprintf(out_info->name, sizeof out_info->name, "%s", card.name);
-        (void)sh_cuda_uuid_text(card.uuid, out_info->uuid);
-    }
-    return err;
+    SH_TRY(sh_cuda_describe(&card));
+    *out_info = (shoal_card_info){.memory = card.total, .driver = sh_cu.version};
+    snprintf(out_info->name, sizeof out_info->name, "%s", card.name);
+    (void)sh_cuda_uuid_text(card.uuid, out_info->uuid);
+    return SHOAL_OK;
 }
 
 shoal_err shoal_card_memory_get(shoal_card_memory *out_memory)
 {
-    SH_NEED(out_memory);
     sh_cuda_memory_numbers n;
-    shoal_err err = sh_cuda_get() ? sh_cuda_memory_numbers_now(&n) : shoal_last_error();
-    if (err == SHOAL_OK) {
-        *out_memory = (shoal_card_memory){.asked = n.asked, .held = n.held, .free = n.free, .total = n.total};
+    SH_NEED(out_memory);
+    if (!sh_cuda_get()) {
+        return shoal_last_error();
     }
-    return err;
+    SH_TRY(sh_cuda_memory_numbers_now(&n));
+    *out_memory = (shoal_card_memory){.asked = n.asked, .held = n.held, .free = n.free, .total = n.total};
+    return SHOAL_OK;
 }
 
 shoal_err shoal_card_wait(void)
@@ -62,4 +59,69 @@ size_t shoal_card_trim(void)
     }
     sh_cleanup_end();
     return bytes;
+}
+
+/* ---- streams of other libraries ---- */
+
+static shoal_err check(sh_cu_stream other)
+{
+    int status = SH_CU_CAPTURE_NONE;
+    if (!sh_cuda_get()) {
+        return shoal_last_error();
+    }
+    SH_TRY(sh_cuda_capture_refuse("ordering work with a stream of another library"));
+    SH_TRY(sh_cuda_follow());
+    int result = sh_cu.cuStreamIsCapturing(other, &status);
+    if (status != SH_CU_CAPTURE_NONE || (result >= SH_CU_CAPTURE_FIRST && result <= SH_CU_CAPTURE_LAST)) {
+        return sh_fail(SHOAL_ESTATE, "another library is capturing a CUDA graph on its stream: use Shoal's tensors "
+                                     "before or after the capture");
+    }
+    return sh_cuda_result("cannot query a stream", result);
+}
+
+/* Under the lock of the driver: the record and the wait for it belong together. */
+static int relay(sh_cu_stream before, sh_cu_stream after)
+{
+    int result = sh_gpu.event ? SH_CU_OK : sh_cu.cuEventCreate(&sh_gpu.event, SH_CU_EVENT_DISABLE_TIMING);
+    result = result == SH_CU_OK ? sh_cu.cuEventRecord(sh_gpu.event, before) : result;
+    return result == SH_CU_OK ? sh_cu.cuStreamWaitEvent(after, sh_gpu.event, 0) : result;
+}
+
+/* What comes into `after` waits for what is in `before`. One of them is Shoal's. */
+static shoal_err order(sh_cu_stream before, sh_cu_stream after)
+{
+    int mode = sh_cuda_relax(), result = sh_cu.cuStreamQuery(before);
+    sh_cuda_restrict(mode);
+    if (result != SH_CU_NOT_READY) {
+        return sh_cuda_result("cannot query a stream", result);
+    }
+    sh_cardlock_lock(SH_CARD_LOCK_DRIVER);
+    result = relay(before, after);
+    sh_cardlock_unlock(SH_CARD_LOCK_DRIVER);
+    sh_cuda_touch(); /* a wait counts as work */
+    return sh_cuda_result("cannot order the work of two streams", result);
+}
+
+shoal_err shoal_card_stream(void **out_stream)
+{
+    SH_NEED(out_stream);
+    SH_TRY(check(NULL));
+    sh_store_relaxed(&sh_gpu.uncounted, 1); /* from now on every mark calls the driver */
+    SH_TRY(sh_cuda_follow());               /* what another thread received meanwhile */
+    *out_stream = sh_cuda_the_card()->stream;
+    return SHOAL_OK;
+}
+
+shoal_err shoal_card_follow_stream(void *stream)
+{
+    SH_TRY(check(stream));
+    return order(stream, sh_cuda_the_card()->stream);
+}
+
+shoal_err shoal_card_precede_stream(void *stream)
+{
+    SH_TRY(check(stream));
+    SH_TRY(order(sh_cuda_the_card()->stream, stream));
+    sh_cuda_service_watch();
+    return SHOAL_OK;
 }

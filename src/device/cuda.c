@@ -5,7 +5,6 @@
 #include "base/fork.h"
 #include "device/cuda_share.h"
 #include "shm/block.h"
-#include "shm/card_lock.h"
 #include "sync/atomic.h"
 
 #include <pthread.h>
@@ -54,6 +53,12 @@ __attribute__((constructor)) static void register_lock(void)
     sh_world_uses_card = sh_cuda_is_open;
 }
 
+static shoal_err load_both(const sh_cuda_library **out_library)
+{
+    SH_TRY(sh_cuda_library_load(out_library));
+    return sh_cuda_driver_load();
+}
+
 /* Under the lock. What does not survive a fork begins before the driver starts: a fork in the middle leaves half of it to
  * the child. */
 static shoal_err start_driver(const sh_cuda_library **out_library)
@@ -65,37 +70,38 @@ static shoal_err start_driver(const sh_cuda_library **out_library)
     }
     generation = sh_fork_generation();
     begun = true;
-    shoal_err err = sh_cuda_library_load(out_library);
-    if (err == SHOAL_OK) {
-        err = sh_cuda_driver_load();
-    }
+    shoal_err err = load_both(out_library);
     begun = err == SHOAL_OK;
     return err;
+}
+
+static shoal_err start_locked(const sh_cuda_library **out_library)
+{
+    sh_cardlock_lock(SH_CARD_LOCK_OPEN);
+    shoal_err err = start_driver(out_library);
+    sh_cardlock_unlock(SH_CARD_LOCK_OPEN);
+    return err;
+}
+
+static shoal_err count_cards(int *out_count)
+{
+    return sh_cuda_result("cannot count the cards", sh_cu.cuDeviceGetCount(out_count));
 }
 
 shoal_err sh_cuda_count(int *out_count)
 {
     const sh_cuda_library *unused;
-    sh_cardlock_lock(SH_CARD_LOCK_OPEN);
-    shoal_err err = start_driver(&unused);
-    sh_cardlock_unlock(SH_CARD_LOCK_OPEN);
     int count = 0;
-    if (err == SHOAL_OK) {
-        err = sh_cuda_result("cannot count the cards", sh_cu.cuDeviceGetCount(&count));
-    }
-    if (err == SHOAL_OK) {
-        *out_count = count;
-    }
-    return err;
+    SH_TRY(start_locked(&unused));
+    SH_TRY(count_cards(&count));
+    *out_count = count;
+    return SHOAL_OK;
 }
 
 static shoal_err choose_card(sh_cuda_card *c)
 {
     int count = 0;
-    shoal_err err = sh_cuda_result("cannot count the cards", sh_cu.cuDeviceGetCount(&count));
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(count_cards(&count));
     const char *own = getenv("SHOAL_CARD");
     char *end = NULL;
     long index = own && own[0] ? strtol(own, &end, 10) : 0;
@@ -117,37 +123,23 @@ static shoal_err choose_card(sh_cuda_card *c)
 shoal_err sh_cuda_look(void)
 {
     sh_cuda_card c = {0};
-    sh_cardlock_lock(SH_CARD_LOCK_OPEN);
-    shoal_err err = start_driver(&c.library);
-    sh_cardlock_unlock(SH_CARD_LOCK_OPEN);
-    return err == SHOAL_OK ? choose_card(&c) : err;
+    SH_TRY(start_locked(&c.library));
+    return choose_card(&c);
 }
 
 shoal_err sh_cuda_describe(sh_cuda_card *c)
 {
-    shoal_err err = sh_cuda_result("cannot open the card", sh_cu.cuDeviceGet(&c->device, c->index));
-    if (err == SHOAL_OK) {
-        err = sh_cuda_result("cannot read the card's name",
-                             sh_cu.cuDeviceGetName(c->name, (int)sizeof c->name, c->device));
-    }
-    if (err == SHOAL_OK) {
-        err = sh_cuda_result("cannot read the card's UUID", sh_cu.cuDeviceGetUuid(c->uuid, c->device));
-    }
-    if (err == SHOAL_OK) {
-        err = sh_cuda_result("cannot read the size of the card's memory", sh_cu.cuDeviceTotalMem(&c->total, c->device));
-    }
-    return err;
+    SH_TRY(sh_cuda_result("cannot open the card", sh_cu.cuDeviceGet(&c->device, c->index)));
+    SH_TRY(sh_cuda_result("cannot read the card's name", sh_cu.cuDeviceGetName(c->name, sizeof c->name, c->device)));
+    SH_TRY(sh_cuda_result("cannot read the card's UUID", sh_cu.cuDeviceGetUuid(c->uuid, c->device)));
+    return sh_cuda_result("cannot read the size of the card's memory", sh_cu.cuDeviceTotalMem(&c->total, c->device));
 }
 
 /* The primary context, so that PyTorch and Shoal in one process share it. */
 static shoal_err open_context(sh_cuda_card *c)
 {
-    shoal_err err =
-        sh_cuda_result("cannot make a context on the card", sh_cu.cuDevicePrimaryCtxRetain(&c->context, c->device));
-    if (err != SHOAL_OK) {
-        return err;
-    }
-    err = sh_cuda_result("cannot use the card's context", sh_cu.cuCtxSetCurrent(c->context));
+    SH_TRY(sh_cuda_result("cannot make a context on the card", sh_cu.cuDevicePrimaryCtxRetain(&c->context, c->device)));
+    shoal_err err = sh_cuda_result("cannot use the card's context", sh_cu.cuCtxSetCurrent(c->context));
     if (err == SHOAL_OK) {
         err = sh_cuda_result("cannot make a stream", sh_cu.cuStreamCreate(&c->stream, SH_CU_STREAM_NON_BLOCKING));
     }
@@ -159,18 +151,12 @@ static shoal_err open_context(sh_cuda_card *c)
 
 static shoal_err open_card(sh_cuda_card *c)
 {
-    shoal_err err = start_driver(&c->library);
-    if (err == SHOAL_OK) {
-        err = choose_card(c);
-    }
-    if (err == SHOAL_OK) {
-        err = sh_cuda_describe(c);
-    }
-    if (err == SHOAL_OK) {
-        err = open_context(c);
-    }
+    SH_TRY(start_driver(&c->library));
+    SH_TRY(choose_card(c));
+    SH_TRY(sh_cuda_describe(c));
+    SH_TRY(open_context(c));
     c->generation = sh_fork_generation();
-    return err;
+    return SHOAL_OK;
 }
 
 static shoal_err open_once(void)
@@ -207,12 +193,12 @@ shoal_err sh_cuda_check(void)
     if (__builtin_expect(!sh_fork_is_ours(card.generation), 0)) {
         return forked();
     }
-    shoal_err err = sh_cuda_lost();
-    if (err == SHOAL_OK && __builtin_expect(!is_current, 0)) {
-        err = sh_cuda_result("cannot use the card's context", sh_cu.cuCtxSetCurrent(card.context));
-        is_current = err == SHOAL_OK;
+    SH_TRY(sh_cuda_lost());
+    if (__builtin_expect(!is_current, 0)) {
+        SH_TRY(sh_cuda_result("cannot use the card's context", sh_cu.cuCtxSetCurrent(card.context)));
+        is_current = true;
     }
-    return err;
+    return SHOAL_OK;
 }
 
 const sh_cuda_card *sh_cuda_the_card(void)
@@ -279,47 +265,57 @@ void sh_cuda_scratch_give_back(void)
 
 static shoal_err cuda_wait(void)
 {
-    shoal_err err = sh_cuda_check();
-    if (err == SHOAL_OK) {
-        err = sh_cuda_capture_refuse("waiting for the card");
-    }
-    return err == SHOAL_OK ? sh_cuda_order_wait() : err;
+    SH_TRY(sh_cuda_check());
+    SH_TRY(sh_cuda_capture_refuse("waiting for the card"));
+    return sh_cuda_order_wait();
 }
 
-/* Before a copy between card and host. */
-static shoal_err begin_copy(const char *what)
+/* Enqueues a copy from the host, or to it. */
+static shoal_err enqueue_copy(bool to_card, void *to, const void *from, size_t size)
 {
-    shoal_err err = sh_cuda_check();
-    if (err == SHOAL_OK) {
-        err = sh_cuda_capture_refuse(what);
+    int result;
+    SH_TRY(sh_cuda_follow());
+    if (size == 0) {
+        return SHOAL_OK;
     }
-    return err == SHOAL_OK ? sh_cuda_follow() : err;
-}
-
-/* After it was enqueued. */
-static shoal_err end_copy(const char *what, int result)
-{
-    shoal_err err = sh_cuda_result(what, result);
+    if (to_card) {
+        result = sh_cu.cuMemcpyHtoDAsync((sh_cu_address)(uintptr_t)to, from, size, sh_cuda_stream());
+    } else {
+        result = sh_cu.cuMemcpyDtoHAsync(to, (sh_cu_address)(uintptr_t)from, size, sh_cuda_stream());
+    }
     sh_cuda_touch();
-    return err == SHOAL_OK ? cuda_wait() : err;
+    return sh_cuda_result(to_card ? "cannot copy to the card" : "cannot copy from the card", result);
+}
+
+/* The same, and waits until the bytes have arrived. */
+static shoal_err copy_now(bool to_card, void *to, const void *from, size_t size)
+{
+    SH_TRY(sh_cuda_check());
+    SH_TRY(sh_cuda_capture_refuse(to_card ? "writing elements from the host" : "reading elements on the host"));
+    SH_TRY(enqueue_copy(to_card, to, from, size));
+    return size > 0 ? cuda_wait() : SHOAL_OK;
 }
 
 static shoal_err cuda_write(void *to, const void *from_host, size_t size)
 {
-    sh_cu_address at = (sh_cu_address)(uintptr_t)to;
-    shoal_err err = begin_copy("writing elements from the host");
-    return err == SHOAL_OK && size > 0
-               ? end_copy("cannot copy to the card", sh_cu.cuMemcpyHtoDAsync(at, from_host, size, card.stream))
-               : err;
+    return copy_now(true, to, from_host, size);
 }
 
 static shoal_err cuda_read(void *to_host, const void *from, size_t size)
 {
-    sh_cu_address at = (sh_cu_address)(uintptr_t)from;
-    shoal_err err = begin_copy("reading elements on the host");
-    return err == SHOAL_OK && size > 0
-               ? end_copy("cannot copy from the card", sh_cu.cuMemcpyDtoHAsync(to_host, at, size, card.stream))
-               : err;
+    return copy_now(false, to_host, from, size);
+}
+
+static shoal_err cuda_write_later(void *to, const void *from_pinned, size_t size)
+{
+    SH_TRY(sh_cuda_check());
+    return enqueue_copy(true, to, from_pinned, size);
+}
+
+static shoal_err cuda_read_later(void *to_pinned, const void *from, size_t size)
+{
+    SH_TRY(sh_cuda_check());
+    return enqueue_copy(false, to_pinned, from, size);
 }
 
 const sh_device sh_device_cuda = {
@@ -335,6 +331,6 @@ const sh_device sh_device_cuda = {
     .wait = cuda_wait,
     .alloc_pinned = sh_cuda_alloc_pinned,
     .free_pinned = sh_cuda_free_pinned,
-    .write_later = sh_cuda_write_later,
-    .read_later = sh_cuda_read_later,
+    .write_later = cuda_write_later,
+    .read_later = cuda_read_later,
 };

@@ -52,13 +52,6 @@ shoal_err sh_cuda_library_load(const sh_cuda_library **out_library);
 void *sh_cuda_scratch(sh_exec *exec, size_t size);
 void sh_cuda_scratch_give_back(void);
 
-/* ---- pinned host memory (cuda_pinned.c) ---- */
-
-void *sh_cuda_alloc_pinned(size_t size);
-void sh_cuda_free_pinned(void *data, size_t size);
-shoal_err sh_cuda_write_later(void *to, const void *from_pinned, size_t size);
-shoal_err sh_cuda_read_later(void *to_pinned, const void *from, size_t size);
-
 extern const sh_device sh_device_cuda;
 
 #endif

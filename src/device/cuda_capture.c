@@ -19,7 +19,7 @@ struct sh_cuda_capture {
     sh_cu_stream stream; /* while it records, and after its thread ended */
     sh_cu_graph_exec graph;
     bool own_only;    /* this process had mapped no memory of others while it recorded */
-    uint64_t left;    /* sh_cuda_worlds_left when it began */
+    uint64_t left;    /* how many worlds this process had left when it began */
     uint64_t *word;   /* on the card: what random kernels add to their offsets */
     uint64_t advance; /* what the word is after the launches so far; NO_ADVANCE before the first */
     sh_exec *exec;    /* of the thread, and what its scratch was before */
@@ -28,8 +28,8 @@ struct sh_cuda_capture {
     sh_cuda_piece *pieces; /* all that belong to the graph, by capture_next */
     sh_cuda_piece *freed;  /* those that the capture can use again, by next */
     sh_cuda_piece *others; /* those of other captures that were freed in this one, by other_next */
-    shoal_block **keepers; /* of pieces of other processes that were closed while it recorded */
-    size_t keeper_count;
+    shoal_block **held;    /* of pieces of other processes that were closed while it recorded */
+    size_t held_count;
     char reason[200]; /* of BROKEN */
 };
 
@@ -47,7 +47,7 @@ sh_cu_stream sh_cuda_stream(void)
     return mine ? mine->stream : sh_cuda_the_card()->stream;
 }
 
-/* ---- memory; under the allocator's lock ---- */
+/* ---- memory; under SH_CARD_LOCK_STATE ---- */
 
 void sh_cuda_capture_add(sh_cuda_capture *c, sh_cuda_piece *p)
 {
@@ -82,7 +82,7 @@ bool sh_cuda_capture_keep(sh_cuda_piece *p)
     bool own = p->capture == mine;
     if (!p->capture) {
         sh_cuda_capture_add(mine, p); /* from before: the graph may read it, so nothing else may be written there */
-    } else if (own && mine->state == RECORDING && !p->ledger && !p->given) {
+    } else if (own && mine->state == RECORDING && p->granule && !p->ledger && !p->given) {
         p->next = mine->freed;
         mine->freed = p;
     } else if (!own && mine) {
@@ -94,54 +94,74 @@ bool sh_cuda_capture_keep(sh_cuda_piece *p)
     return true;
 }
 
-bool sh_cuda_capture_keeper(shoal_block *owner_block)
+bool sh_cuda_capture_hold(shoal_block *owner_block)
 {
     if (!mine || !sh_cuda_is_ours()) { /* a child of fork never replays what its parent captures */
         return false;
     }
-    shoal_block **fresh = realloc(mine->keepers, (mine->keeper_count + 1) * sizeof *fresh);
+    shoal_block **fresh = realloc(mine->held, (mine->held_count + 1) * sizeof *fresh);
     if (!fresh) { /* a replay would use bytes that their maker uses again */
         (void)sh_cuda_capture_refuse("releasing a received tensor without memory to remember it");
         return false;
     }
-    mine->keepers = fresh;
-    fresh[mine->keeper_count++] = owner_block;
+    mine->held = fresh;
+    fresh[mine->held_count++] = owner_block;
     return true;
+}
+
+/* Under the lock. Returns the piece if it is pinned memory that goes back to the driver. */
+static sh_cuda_piece *leave_graph(sh_cuda_piece *p)
+{
+    p->capture = NULL;
+    p->capture_next = NULL;
+    p->next = p->prev = NULL;
+    if (p->other) {
+        sh_cuda_capture_add(p->other, p);
+        p->other = NULL; /* it stays in that one's list of others, which is as long-lived as the piece now */
+    } else if (p->state == SH_CUDA_KEPT && !p->granule) {
+        return p;
+    } else if (p->state == SH_CUDA_KEPT) {
+        sh_cuda_piece_take_back(p);
+    }
+    return NULL;
 }
 
 /* The graph is gone: what was freed meanwhile becomes free, unless the graph of another capture uses it, too. Then it belongs to
  * that one from now on. */
 static void give_back_pieces(sh_cuda_capture *c)
 {
-    sh_cuda_memory_lock();
+    sh_cuda_piece *pinned = NULL;
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
     for (sh_cuda_piece *p = c->others; p; p = p->other_next) {
         p->other = NULL;
     }
     for (sh_cuda_piece *p = c->pieces, *next; p; p = next) {
         next = p->capture_next;
-        p->capture = NULL;
-        p->capture_next = NULL;
-        p->next = p->prev = NULL;
-        if (p->other) {
-            sh_cuda_capture_add(p->other, p);
-            p->other = NULL; /* it stays in that one's list of others, which is as long-lived as the piece now */
-        } else if (p->state == SH_CUDA_KEPT) {
-            sh_cuda_piece_take_back(p);
+        sh_cuda_piece *back = leave_graph(p);
+        if (back) {
+            back->next = pinned;
+            pinned = back;
         }
     }
     c->pieces = c->freed = c->others = NULL;
-    sh_cuda_memory_unlock();
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
+    for (sh_cuda_piece *p = pinned, *next; p; p = next) {
+        next = p->next;
+        void *data = (void *)(uintptr_t)p->address;
+        sh_cardlock_lock(SH_CARD_LOCK_STATE);
+        sh_cuda_piece_forget(p);
+        sh_cardlock_unlock(SH_CARD_LOCK_STATE);
+        sh_cuda_pinned_drop(data);
+    }
 }
 
 /* ---- recording ---- */
 
 static shoal_err start_recording(sh_cuda_capture *c)
 {
-    shoal_err err = sh_cuda_result("cannot make a stream", sh_cu.cuStreamCreate(&c->stream, SH_CU_STREAM_NON_BLOCKING));
-    if (err != SHOAL_OK) {
-        return err;
-    }
-    err = sh_cuda_result("cannot begin a capture", sh_cu.cuStreamBeginCapture(c->stream, SH_CU_CAPTURE_RELAXED));
+    SH_TRY(sh_cuda_result("cannot make a stream", sh_cu.cuStreamCreate(&c->stream, SH_CU_STREAM_NON_BLOCKING)));
+    shoal_err err =
+        sh_cuda_result("cannot begin a capture", sh_cu.cuStreamBeginCapture(c->stream, SH_CU_CAPTURE_RELAXED));
     if (err != SHOAL_OK) {
         (void)sh_cu.cuStreamDestroy(c->stream);
         return err;
@@ -171,7 +191,7 @@ shoal_err sh_cuda_capture_begin(sh_cuda_capture **out_capture)
                            .scratch = exec->scratch,
                            .scratch_size = exec->scratch_size,
                            .advance = NO_ADVANCE,
-                           .left = sh_cuda_worlds_left(),
+                           .left = sh_load_relaxed(&sh_gpu.worlds_left),
                            .word = sh_cuda_alloc(sizeof(uint64_t))};
     shoal_err err = c->word ? start_recording(c) : shoal_last_error();
     if (err != SHOAL_OK) {
@@ -241,21 +261,23 @@ shoal_err sh_cuda_capture_refuse(const char *what)
 /* Checks whether this process has left a world since the capture began. */
 static bool has_left(const sh_cuda_capture *c)
 {
-    return sh_cuda_worlds_left() != c->left;
+    return sh_load_relaxed(&sh_gpu.worlds_left) != c->left;
+}
+
+static shoal_err instantiate(sh_cuda_capture *c, sh_cu_graph graph)
+{
+    SH_TRY(sh_cuda_result("cannot make a graph of a capture", sh_cu.cuGraphInstantiate(&c->graph, graph, 0)));
+    return sh_cuda_result("cannot send a graph to the card", sh_cu.cuGraphUpload(c->graph, sh_cuda_the_card()->stream));
 }
 
 static shoal_err make_graph(sh_cuda_capture *c)
 {
     sh_cu_graph graph = NULL;
-    c->own_only = !sh_cuda_has_imports() && !has_left(c); /* a graph does not say which addresses it uses */
+    c->own_only = !sh_cuda_imports_exist() && !has_left(c); /* a graph does not say which addresses it uses */
     leave_thread(c);
     shoal_err err = end_stream(c, &graph);
     if (err == SHOAL_OK) {
-        err = sh_cuda_result("cannot make a graph of a capture", sh_cu.cuGraphInstantiate(&c->graph, graph, 0));
-    }
-    if (err == SHOAL_OK) {
-        err = sh_cuda_result("cannot send a graph to the card",
-                             sh_cu.cuGraphUpload(c->graph, sh_cuda_the_card()->stream));
+        err = instantiate(c, graph);
     }
     if (graph) {
         (void)sh_cu.cuGraphDestroy(graph);
@@ -286,37 +308,39 @@ shoal_err sh_cuda_capture_end(sh_cuda_capture *c)
 
 /* ---- launching ---- */
 
-shoal_err sh_cuda_capture_launch(sh_cuda_capture *c, uint64_t advance)
+static shoal_err check_launch(const sh_cuda_capture *c)
 {
-    shoal_err err = sh_cuda_check();
-    if (err == SHOAL_OK) {
-        err = sh_cuda_capture_refuse("replaying a capture");
+    SH_TRY(sh_cuda_check());
+    SH_TRY(sh_cuda_capture_refuse("replaying a capture"));
+    SH_TRY(sh_cuda_follow());
+    if (c->state != READY) {
+        return sh_fail(SHOAL_ESTATE, "the capture %s",
+                       c->state == BROKEN ? "failed and cannot be replayed" : "was not ended");
     }
-    if (err == SHOAL_OK) {
-        err = sh_cuda_follow();
+    if (!c->own_only && has_left(c)) {
+        return sh_fail(SHOAL_ESTATE,
+                       "the capture may use tensors of other processes, and this process has left their world");
     }
-    if (err == SHOAL_OK && c->state != READY) {
-        err = sh_fail(SHOAL_ESTATE, "the capture %s",
-                      c->state == BROKEN ? "failed and cannot be replayed" : "was not ended");
-    }
-    if (err == SHOAL_OK && !c->own_only && has_left(c)) {
-        err = sh_fail(SHOAL_ESTATE,
-                      "the capture may use tensors of other processes, and this process has left their world");
-    }
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    return SHOAL_OK;
+}
+
+static shoal_err enqueue(sh_cuda_capture *c, uint64_t advance)
+{
     sh_cu_stream stream = sh_cuda_the_card()->stream;
     if (advance != c->advance) {
         c->advance = NO_ADVANCE;
-        err = sh_cuda_result(
+        SH_TRY(sh_cuda_result(
             "cannot advance the random numbers",
-            sh_cu.cuStreamWriteValue64(stream, (sh_cu_address)(uintptr_t)c->word, advance, SH_CU_WRITE_VALUE_DEFAULT));
-        c->advance = err == SHOAL_OK ? advance : NO_ADVANCE;
+            sh_cu.cuStreamWriteValue64(stream, (sh_cu_address)(uintptr_t)c->word, advance, SH_CU_WRITE_VALUE_DEFAULT)));
+        c->advance = advance;
     }
-    if (err == SHOAL_OK) {
-        err = sh_cuda_result("cannot launch a graph", sh_cu.cuGraphLaunch(c->graph, stream));
-    }
+    return sh_cuda_result("cannot launch a graph", sh_cu.cuGraphLaunch(c->graph, stream));
+}
+
+shoal_err sh_cuda_capture_launch(sh_cuda_capture *c, uint64_t advance)
+{
+    SH_TRY(check_launch(c));
+    shoal_err err = enqueue(c, advance);
     sh_cuda_touch();
     return err;
 }
@@ -338,11 +362,10 @@ void sh_cuda_capture_destroy(sh_cuda_capture *c)
         (void)sh_cu.cuGraphExecDestroy(c->graph);
     }
     give_back_pieces(c);
-    sh_cuda_pinned_give_back(c);
-    for (size_t i = 0; i < c->keeper_count; i++) {
-        sh_cuda_close(c->keepers[i]); /* work from before the capture may use them still */
+    for (size_t i = 0; i < c->held_count; i++) {
+        sh_cuda_close(c->held[i]); /* work from before the capture may use them still */
     }
-    free(c->keepers);
+    free(c->held);
     sh_cuda_free(c->word, sizeof(uint64_t));
     free(c);
     sh_cleanup_end();

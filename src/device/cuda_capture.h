@@ -4,7 +4,8 @@
  * its own, and does not run. Other threads go on. Memory that the thread allocates meanwhile belongs to the graph until
  * the graph is destroyed, whatever frees it (SH_CUDA_KEPT): each launch uses the same addresses. Within the capture it
  * can be used again once it was freed, since the graph keeps the order. Memory from before that is freed meanwhile is
- * kept as well: the graph may read it. So what one capture made and another one freed is kept until both are destroyed.
+ * kept as well: the graph may read it. So what one capture made and another one freed is kept until both are destroyed. The same holds for
+ * pinned memory, but it is not used again within the capture.
  *
  * A call that needs the host in between (sh_cuda_capture_refuse) ends the capture: it fails, and so does
  * sh_cuda_capture_end, with the same reason. */
@@ -42,17 +43,14 @@ sh_cuda_capture *sh_cuda_capturing(void);
 /* Returns the calling thread's stream: that of the process, or that of its capture. */
 sh_cu_stream sh_cuda_stream(void);
 
-/* The allocator, under its lock. take: returns a piece of at least size bytes that was freed in this capture, or NULL.
+/* Under SH_CARD_LOCK_STATE. take: returns a piece of at least size bytes that was freed in this capture, or NULL.
  * add: a piece was allocated in it. keep: a piece was freed; returns true if it stays with a graph. */
 sh_cuda_piece *sh_cuda_capture_take(sh_cuda_capture *capture, size_t size);
 void sh_cuda_capture_add(sh_cuda_capture *capture, sh_cuda_piece *piece);
 bool sh_cuda_capture_keep(sh_cuda_piece *piece);
 
-/* A capture is destroyed: frees the pinned memory that the program freed meanwhile (cuda_pinned.c). */
-void sh_cuda_pinned_give_back(const sh_cuda_capture *capture);
-
 /* sh_cuda_close in a thread that captures: takes the reference, until the graph is destroyed. Returns false if the thread
  * does not capture. */
-bool sh_cuda_capture_keeper(shoal_block *owner_block);
+bool sh_cuda_capture_hold(shoal_block *owner_block);
 
 #endif

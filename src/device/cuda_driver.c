@@ -117,48 +117,31 @@ shoal_err sh_cuda_driver_find(void)
 
 shoal_err sh_cuda_driver_load(void)
 {
-    if (started) {
-        return SHOAL_OK;
-    }
-    shoal_err err = sh_cuda_driver_find();
-    if (err == SHOAL_OK) {
+    if (!started) {
+        SH_TRY(sh_cuda_driver_find());
         int result = sh_cu.cuInit(0);
-        err = result == SH_CU_OK ? SHOAL_OK : init_failed(result);
+        if (result != SH_CU_OK) {
+            return init_failed(result);
+        }
+        started = true;
     }
-    started = err == SHOAL_OK;
-    return err;
+    return SHOAL_OK;
 }
 
-/* Checks whether the context no longer works after this error. */
-static bool ends_context(int result)
+static shoal_err code_of(int result)
 {
     switch (result) {
-    case SH_CU_DEVICE_UNAVAILABLE:
-    case SH_CU_ECC_UNCORRECTABLE:
-    case SH_CU_NVLINK_UNCORRECTABLE:
-    case SH_CU_CONTAINED:
-    case SH_CU_ILLEGAL_ADDRESS:
-    case SH_CU_LAUNCH_TIMEOUT:
-    case SH_CU_CONTEXT_IS_DESTROYED:
-    case SH_CU_ASSERT:
-    case SH_CU_HARDWARE_STACK_ERROR:
-    case SH_CU_ILLEGAL_INSTRUCTION:
-    case SH_CU_MISALIGNED_ADDRESS:
-    case SH_CU_INVALID_ADDRESS_SPACE:
-    case SH_CU_INVALID_PC:
-    case SH_CU_LAUNCH_FAILED:
-    case SH_CU_TENSOR_MEMORY_LEAK:
-    case SH_CU_MPS_RPC_FAILURE:
-    case SH_CU_MPS_CLIENT_TERMINATED:
-    case SH_CU_EXTERNAL_DEVICE:
-    case SH_CU_UNKNOWN: return true;
-    default: return false;
+#define CASE(name, number, meaning)                                                                                    \
+    case number: return meaning;
+        SH_CU_RESULTS(CASE)
+#undef CASE
+    default: return result > SH_CU_CAPTURE_FIRST && result < SH_CU_CAPTURE_LAST ? SHOAL_ESTATE : SHOAL_EOS;
     }
 }
 
 /* Keeps the first reason: what comes after it is its consequence. The streams of other processes must not wait for this
- * process's card any more, which will do nothing. They are let go after `lost` is set: who sees that sees why (own_work in
- * cuda_order.c). */
+ * process's GPU any more, which will do nothing. They are released after `lost` is set, so that own_work in cuda_order.c takes
+ * no mark for done that was only raised. */
 static void remember(const char *what, int result, const char *name, const char *text)
 {
     sh_cardlock_lock(SH_CARD_LOCK_STATE);
@@ -200,27 +183,15 @@ shoal_err sh_cuda_lost(void)
                    lost_text);
 }
 
-static shoal_err code_of(int result)
-{
-    switch (result) {
-    case SH_CU_OUT_OF_MEMORY: return SHOAL_ENOMEM;
-    case SH_CU_NOT_PERMITTED: return SHOAL_EPERM;
-    case SH_CU_NO_DEVICE:
-    case SH_CU_INVALID_DEVICE: return SHOAL_ENOENT;
-    case SH_CU_MPS_MAX_CLIENTS_REACHED:
-    case SH_CU_MPS_MAX_CONNECTIONS_REACHED: return SHOAL_ELIMIT;
-    default: return result >= SH_CU_CAPTURE_FIRST && result <= SH_CU_CAPTURE_LAST ? SHOAL_ESTATE : SHOAL_EOS;
-    }
-}
-
 shoal_err sh_cuda_result(const char *what, int result)
 {
+    sh_cardlock_check_call();
     if (__builtin_expect(result == SH_CU_OK, 1)) {
         return SHOAL_OK;
     }
     char name[64], text[128];
     describe(result, name, sizeof name, text, sizeof text);
-    if (ends_context(result)) {
+    if (code_of(result) == SHOAL_ECARD) {
         remember(what, result, name, text);
         return sh_cuda_lost();
     }

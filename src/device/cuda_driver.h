@@ -11,42 +11,48 @@
 
 #define SH_CUDA_VERSION_NEEDED 12000 /* as the driver counts: 1000 · major + 10 · minor */
 
-/* A CUresult. The runtime that libshoal_cuda uses has the same numbers for these. */
+/* Results of the driver: name, number (a CUresult; the runtime that libshoal_cuda uses has the same), and what it means for
+ * Shoal. SHOAL_ECARD: the context does not work any more. Any other result is SHOAL_EOS. */
+#define SH_CU_RESULTS(RESULT)                                                                                          \
+    RESULT(SH_CU_OK, 0, SHOAL_OK)                                                                                      \
+    RESULT(SH_CU_INVALID_VALUE, 1, SHOAL_EOS)                                                                          \
+    RESULT(SH_CU_OUT_OF_MEMORY, 2, SHOAL_ENOMEM)                                                                       \
+    RESULT(SH_CU_DEVICE_UNAVAILABLE, 46, SHOAL_ECARD)                                                                  \
+    RESULT(SH_CU_NO_DEVICE, 100, SHOAL_ENOENT)                                                                         \
+    RESULT(SH_CU_INVALID_DEVICE, 101, SHOAL_ENOENT)                                                                    \
+    RESULT(SH_CU_ECC_UNCORRECTABLE, 214, SHOAL_ECARD)                                                                  \
+    RESULT(SH_CU_NVLINK_UNCORRECTABLE, 220, SHOAL_ECARD)                                                               \
+    RESULT(SH_CU_CONTAINED, 226, SHOAL_ECARD)                                                                          \
+    RESULT(SH_CU_OPERATING_SYSTEM, 304, SHOAL_EOS)                                                                     \
+    RESULT(SH_CU_NOT_READY, 600, SHOAL_EOS)                                                                            \
+    RESULT(SH_CU_ILLEGAL_ADDRESS, 700, SHOAL_ECARD)                                                                    \
+    RESULT(SH_CU_LAUNCH_TIMEOUT, 702, SHOAL_ECARD)                                                                     \
+    RESULT(SH_CU_CONTEXT_IS_DESTROYED, 709, SHOAL_ECARD)                                                               \
+    RESULT(SH_CU_ASSERT, 710, SHOAL_ECARD)                                                                             \
+    RESULT(SH_CU_ALREADY_REGISTERED, 712, SHOAL_EOS)                                                                   \
+    RESULT(SH_CU_HARDWARE_STACK_ERROR, 714, SHOAL_ECARD)                                                               \
+    RESULT(SH_CU_ILLEGAL_INSTRUCTION, 715, SHOAL_ECARD)                                                                \
+    RESULT(SH_CU_MISALIGNED_ADDRESS, 716, SHOAL_ECARD)                                                                 \
+    RESULT(SH_CU_INVALID_ADDRESS_SPACE, 717, SHOAL_ECARD)                                                              \
+    RESULT(SH_CU_INVALID_PC, 718, SHOAL_ECARD)                                                                         \
+    RESULT(SH_CU_LAUNCH_FAILED, 719, SHOAL_ECARD)                                                                      \
+    RESULT(SH_CU_TENSOR_MEMORY_LEAK, 721, SHOAL_ECARD)                                                                 \
+    RESULT(SH_CU_NOT_PERMITTED, 800, SHOAL_EPERM)                                                                      \
+    RESULT(SH_CU_NOT_SUPPORTED, 801, SHOAL_EOS)                                                                        \
+    RESULT(SH_CU_DRIVER_MISMATCH, 803, SHOAL_EOS)                                                                      \
+    RESULT(SH_CU_MPS_RPC_FAILURE, 806, SHOAL_ECARD)                                                                    \
+    RESULT(SH_CU_MPS_MAX_CLIENTS_REACHED, 808, SHOAL_ELIMIT)                                                           \
+    RESULT(SH_CU_MPS_MAX_CONNECTIONS_REACHED, 809, SHOAL_ELIMIT)                                                       \
+    RESULT(SH_CU_MPS_CLIENT_TERMINATED, 810, SHOAL_ECARD)                                                              \
+    RESULT(SH_CU_CAPTURE_FIRST, 900, SHOAL_ESTATE) /* 900 to 908: what a capture cannot hold */                        \
+    RESULT(SH_CU_CAPTURE_LAST, 908, SHOAL_ESTATE)                                                                      \
+    RESULT(SH_CU_EXTERNAL_DEVICE, 911, SHOAL_ECARD)                                                                    \
+    RESULT(SH_CU_UNKNOWN, 999, SHOAL_ECARD)
+
 typedef enum sh_cu_result {
-    SH_CU_OK = 0,
-    SH_CU_INVALID_VALUE = 1,
-    SH_CU_OUT_OF_MEMORY = 2,
-    SH_CU_DEVICE_UNAVAILABLE = 46,
-    SH_CU_NO_DEVICE = 100,
-    SH_CU_INVALID_DEVICE = 101,
-    SH_CU_ECC_UNCORRECTABLE = 214,
-    SH_CU_NVLINK_UNCORRECTABLE = 220,
-    SH_CU_CONTAINED = 226,
-    SH_CU_OPERATING_SYSTEM = 304,
-    SH_CU_NOT_READY = 600,
-    SH_CU_ILLEGAL_ADDRESS = 700,
-    SH_CU_LAUNCH_TIMEOUT = 702,
-    SH_CU_CONTEXT_IS_DESTROYED = 709,
-    SH_CU_ASSERT = 710,
-    SH_CU_ALREADY_REGISTERED = 712,
-    SH_CU_HARDWARE_STACK_ERROR = 714,
-    SH_CU_ILLEGAL_INSTRUCTION = 715,
-    SH_CU_MISALIGNED_ADDRESS = 716,
-    SH_CU_INVALID_ADDRESS_SPACE = 717,
-    SH_CU_INVALID_PC = 718,
-    SH_CU_LAUNCH_FAILED = 719,
-    SH_CU_TENSOR_MEMORY_LEAK = 721,
-    SH_CU_NOT_PERMITTED = 800,
-    SH_CU_NOT_SUPPORTED = 801,
-    SH_CU_DRIVER_MISMATCH = 803,
-    SH_CU_MPS_RPC_FAILURE = 806,
-    SH_CU_MPS_MAX_CLIENTS_REACHED = 808,
-    SH_CU_MPS_MAX_CONNECTIONS_REACHED = 809,
-    SH_CU_MPS_CLIENT_TERMINATED = 810,
-    SH_CU_CAPTURE_FIRST = 900, /* 900 to 908: what a capture cannot hold */
-    SH_CU_CAPTURE_LAST = 908,
-    SH_CU_EXTERNAL_DEVICE = 911,
-    SH_CU_UNKNOWN = 999,
+#define SH_CU_NUMBER(name, number, meaning) name = number,
+    SH_CU_RESULTS(SH_CU_NUMBER)
+#undef SH_CU_NUMBER
 } sh_cu_result;
 
 typedef int sh_cu_device;

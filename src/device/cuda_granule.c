@@ -1,6 +1,7 @@
 #include "device/cuda_memory.h"
 
 #include "base/error.h"
+#include "shm/block.h"
 
 #include <stdlib.h>
 
@@ -9,90 +10,110 @@ static sh_cu_location here(void)
     return (sh_cu_location){SH_CU_LOCATION_DEVICE, sh_cuda_the_card()->device};
 }
 
-static sh_cu_memory_kind shareable(void)
-{
-    return (sh_cu_memory_kind){.type = SH_CU_MEMORY_PINNED, .handles = SH_CU_HANDLE_FD, .location = here()};
-}
-
-/* Rounds up to the driver's granularity, which is asked for once. Under the lock of the allocator. */
-static shoal_err round_to_granularity(size_t *size)
+/* Rounds up to the driver's granularity, which is asked for once. Under SH_CARD_LOCK_DRIVER. */
+static shoal_err round_to_granularity(size_t *size, const sh_cu_memory_kind *kind)
 {
     static size_t granularity;
     if (granularity == 0) {
-        sh_cu_memory_kind kind = shareable();
-        shoal_err err =
-            sh_cuda_result("cannot ask for the granularity of card memory",
-                           sh_cu.cuMemGetAllocationGranularity(&granularity, &kind, SH_CU_GRANULARITY_MINIMUM));
-        if (err != SHOAL_OK) {
-            return err;
-        }
+        SH_TRY(sh_cuda_result("cannot ask for the granularity of card memory",
+                              sh_cu.cuMemGetAllocationGranularity(&granularity, kind, SH_CU_GRANULARITY_MINIMUM)));
     }
     *size = (*size + granularity - 1) / granularity * granularity;
     return SHOAL_OK;
 }
 
-shoal_err sh_cuda_map(sh_cu_memory memory, size_t size, sh_cu_address *out_address)
+static void unmap(const sh_cuda_granule *g)
+{
+    (void)sh_cu.cuMemUnmap(g->address, g->size);
+    (void)sh_cu.cuMemAddressFree(g->address, g->size);
+}
+
+static shoal_err map(sh_cuda_granule *g)
 {
     sh_cu_access access = {.location = here(), .flags = SH_CU_ACCESS_READ_WRITE};
-    sh_cu_address address = 0;
-    shoal_err err =
-        sh_cuda_result("cannot reserve addresses for card memory", sh_cu.cuMemAddressReserve(&address, size, 0, 0, 0));
+    SH_TRY(sh_cuda_result("cannot reserve addresses for card memory",
+                          sh_cu.cuMemAddressReserve(&g->address, g->size, 0, 0, 0)));
+    shoal_err err = sh_cuda_result("cannot map card memory", sh_cu.cuMemMap(g->address, g->size, 0, g->memory, 0));
     if (err != SHOAL_OK) {
+        (void)sh_cu.cuMemAddressFree(g->address, g->size);
         return err;
     }
-    err = sh_cuda_result("cannot map card memory", sh_cu.cuMemMap(address, size, 0, memory, 0));
-    if (err == SHOAL_OK) {
-        err = sh_cuda_result("cannot open card memory for access", sh_cu.cuMemSetAccess(address, size, &access, 1));
-        if (err == SHOAL_OK) {
-            *out_address = address;
-            return SHOAL_OK;
-        }
-        (void)sh_cu.cuMemUnmap(address, size);
+    err = sh_cuda_result("cannot open card memory for access", sh_cu.cuMemSetAccess(g->address, g->size, &access, 1));
+    if (err != SHOAL_OK) {
+        unmap(g);
     }
-    (void)sh_cu.cuMemAddressFree(address, size);
     return err;
 }
 
-void sh_cuda_unmap(sh_cu_address address, size_t size)
+/* Gets the memory, from an fd unless it is -1. */
+static shoal_err get_memory(sh_cuda_granule *g, int fd)
 {
-    (void)sh_cu.cuMemUnmap(address, size);
-    (void)sh_cu.cuMemAddressFree(address, size);
+    if (fd >= 0) {
+        return sh_cuda_result("cannot open card memory of another process",
+                              sh_cu.cuMemImportFromShareableHandle(&g->memory, (void *)(intptr_t)fd, SH_CU_HANDLE_FD));
+    }
+    sh_cu_memory_kind kind = {.type = SH_CU_MEMORY_PINNED, .handles = SH_CU_HANDLE_FD, .location = here()};
+    SH_TRY(round_to_granularity(&g->size, &kind));
+    return sh_cuda_result("cannot allocate card memory", sh_cu.cuMemCreate(&g->memory, g->size, &kind, 0));
 }
 
-shoal_err sh_cuda_granule_make(size_t size, sh_cuda_granule **out_granule)
+static shoal_err get_and_map(sh_cuda_granule *g, int fd)
 {
-    shoal_err err = round_to_granularity(&size);
+    SH_TRY(get_memory(g, fd));
+    shoal_err err = map(g);
     if (err != SHOAL_OK) {
-        return err;
+        (void)sh_cu.cuMemRelease(g->memory);
     }
+    return err;
+}
+
+static shoal_err make(size_t size, int fd, sh_cuda_granule **out_granule)
+{
     sh_cuda_granule *fresh = calloc(1, sizeof *fresh);
     if (!fresh) {
         return sh_fail(SHOAL_ENOMEM, "no memory to describe %zu bytes of card memory", size);
     }
     fresh->size = size;
-    sh_cu_memory_kind kind = shareable();
     int mode = sh_cuda_relax();
-    err = sh_cuda_result("cannot allocate card memory", sh_cu.cuMemCreate(&fresh->memory, size, &kind, 0));
-    if (err == SHOAL_OK) {
-        err = sh_cuda_map(fresh->memory, size, &fresh->address);
-        if (err != SHOAL_OK) {
-            (void)sh_cu.cuMemRelease(fresh->memory);
-        }
-    }
+    shoal_err err = get_and_map(fresh, fd);
     sh_cuda_restrict(mode);
-    if (err == SHOAL_OK) {
-        *out_granule = fresh;
-    } else {
+    if (err != SHOAL_OK) {
         free(fresh);
+        return err;
     }
-    return err;
+    *out_granule = fresh;
+    return SHOAL_OK;
 }
 
-void sh_cuda_granule_drop(sh_cuda_granule *granule)
+shoal_err sh_cuda_granule_make(size_t size, sh_cuda_granule **out_granule)
+{
+    return make(size, -1, out_granule);
+}
+
+shoal_err sh_cuda_granule_import(int fd, size_t size, sh_cuda_granule **out_granule)
+{
+    return make(size, fd, out_granule);
+}
+
+size_t sh_cuda_granules_drop(sh_cuda_granule *list)
+{
+    size_t bytes = 0;
+    for (sh_cuda_granule *g = list, *next; g; g = next) {
+        next = g->next;
+        bytes += g->size;
+        sh_block_release(g->ledger);
+        int mode = sh_cuda_relax();
+        unmap(g);
+        (void)sh_cu.cuMemRelease(g->memory);
+        sh_cuda_restrict(mode);
+        free(g);
+    }
+    return bytes;
+}
+
+void sh_cuda_pinned_drop(void *data)
 {
     int mode = sh_cuda_relax();
-    sh_cuda_unmap(granule->address, granule->size);
-    (void)sh_cu.cuMemRelease(granule->memory);
+    (void)sh_cuda_result("cannot free pinned memory", sh_cu.cuMemFreeHost(data));
     sh_cuda_restrict(mode);
-    free(granule);
 }

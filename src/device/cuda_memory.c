@@ -1,85 +1,53 @@
-/* The allocator of card memory. cuda_memory.h describes it. */
+/* The allocator of GPU memory. cuda_memory.h describes it. */
 #include "device/cuda_capture.h"
 
 #include "base/error.h"
 #include "base/fork.h"
 #include "device/cuda_share.h"
-#include "shm/card_lock.h"
 #include "shm/card_store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
+#include <time.h>
 
-#define STEP ((size_t)256) /* sizes and addresses of small pieces are multiples of it */
+#define STEP ((size_t)256) /* sizes and addresses of pieces are multiples of it */
 #define SMALL_LIMIT ((size_t)256 << 10)
 #define LARGE_STEP ((size_t)16 << 10) /* of large pieces */
-#define SLAB_LEAST ((size_t)64 << 10)
-#define SLAB_PIECES 16 /* at least so many pieces a slab */
-#define CLASSES 36     /* of small pieces: up to 1 KiB in steps, then four a doubling */
-#define RECLAIM_EACH 2 /* lent pieces looked at by each allocation */
-#define ASK_ROUNDS 2   /* what one process gives back may be what another one can give back only then */
+#define CUT_LEAST ((size_t)64 << 10)  /* small pieces are cut from so many bytes at least, */
+#define CUT_PIECES 16                 /* and so many at a time */
+#define RECLAIM_EACH 2                /* lent pieces looked at by each allocation */
+#define ASK_ROUNDS 2                  /* what one process gives back may be what another one can give back only then */
 #define ASK_LIMIT SHOAL_MS(1000)
-#define BINS 168 /* of large free pieces: four a doubling */
+#define POLL_NS 50000
 
-typedef struct sh_cuda_slab {
-    struct sh_cuda_slab *next, *prev; /* among all slabs */
-    sh_cuda_piece *whole;
-    unsigned klass;
-    unsigned count, used; /* pieces, and those that are not free */
-    unsigned given;       /* of the used ones */
-    sh_cuda_piece pieces[];
-} sh_cuda_slab;
-
-static struct {
-    sh_cuda_granule *granules;
-    unsigned granule_count;
-    sh_cuda_slab *slabs;
-    sh_cuda_piece *classes[CLASSES];
-    sh_cuda_piece *bins[BINS];
-    sh_cuda_piece **table; /* pieces by address */
-    size_t table_size;     /* a power of two */
-    size_t table_count;
-    size_t asked, used, held;
-} memory;
-
-void sh_cuda_memory_lock(void)
-{
-    sh_cardlock_lock(SH_CARD_LOCK_MEMORY);
-}
-
-void sh_cuda_memory_unlock(void)
-{
-    sh_cardlock_unlock(SH_CARD_LOCK_MEMORY);
-}
+sh_cuda_state sh_gpu = {.end = &sh_gpu.first};
 
 void sh_cuda_memory_tell(void)
 {
-    sh_granules_tell(memory.held, memory.used);
+    sh_granules_tell(sh_gpu.held, sh_gpu.used);
 }
 
 /* ---- sizes ---- */
 
-/* Returns the class of a small size and the bytes of its pieces. */
-static unsigned class_of(size_t size, size_t *out_bytes)
-{
-    size_t steps = size > STEP ? (size + STEP - 1) / STEP : 1;
-    if (steps <= 4) {
-        *out_bytes = steps * STEP;
-        return (unsigned)steps - 1;
-    }
-    unsigned log = 63u - (unsigned)__builtin_clzll(steps - 1); /* 2^log < steps <= 2^(log+1) */
-    size_t quarter = (size_t)1 << (log - 2);
-    unsigned part = (unsigned)((steps - 1 - ((size_t)1 << log)) / quarter);
-    *out_bytes = (((size_t)1 << log) + (part + 1) * quarter) * STEP;
-    return 4 + (log - 2) * 4 + part;
-}
-
-/* Returns the bin of a free piece of this size: every piece in a higher bin is larger. */
+/* Returns the bin of a free piece of this size: every piece in a higher bin is larger, or as large. */
 static unsigned bin_of(size_t size)
 {
-    unsigned log = 63u - (unsigned)__builtin_clzll(size);
-    return (log - 12) * 4 + (unsigned)((size >> (log - 2)) & 3);
+    size_t steps = size / STEP;
+    unsigned log = 63u - (unsigned)__builtin_clzll(steps);
+    return log * 4 + (unsigned)(((steps << 2) >> log) & 3);
+}
+
+/* Rounds a request up. Small sizes: to the least size of a bin, so that any piece of that bin will do. */
+static size_t round_up(size_t size)
+{
+    size_t step = LARGE_STEP;
+    if (size <= SMALL_LIMIT) {
+        size_t steps = size > STEP ? (size + STEP - 1) / STEP : 1;
+        unsigned log = 63u - (unsigned)__builtin_clzll(steps);
+        size = steps * STEP;
+        step = log > 2 ? STEP << (log - 2) : STEP;
+    }
+    return (size + step - 1) / step * step;
 }
 
 /* The next granule: they grow with their number, because a world has room for 253 of them, of all its processes, and
@@ -87,25 +55,26 @@ static unsigned bin_of(size_t size)
 static size_t next_granule_size(void)
 {
     static const size_t sizes[] = {(size_t)32 << 20, (size_t)128 << 20, (size_t)1 << 30, (size_t)4 << 30};
-    unsigned step = memory.granule_count / 8;
+    unsigned step = sh_gpu.made / 8;
     return sizes[step < 4 ? step : 3];
 }
 
-/* ---- lists, and the table ---- */
+/* ---- the bins, and the table ---- */
 
-static void list_push(sh_cuda_piece **list, sh_cuda_piece *p)
+static void bin_add(sh_cuda_piece *p)
 {
+    sh_cuda_piece **bin = &sh_gpu.bins[bin_of(p->size)];
     p->prev = NULL;
-    p->next = *list;
-    if (*list) {
-        (*list)->prev = p;
+    p->next = *bin;
+    if (*bin) {
+        (*bin)->prev = p;
     }
-    *list = p;
+    *bin = p;
 }
 
-static void list_remove(sh_cuda_piece **list, sh_cuda_piece *p)
+static void bin_remove(sh_cuda_piece *p)
 {
-    *(p->prev ? &p->prev->next : list) = p->next;
+    *(p->prev ? &p->prev->next : &sh_gpu.bins[bin_of(p->size)]) = p->next;
     if (p->next) {
         p->next->prev = p->prev;
     }
@@ -114,106 +83,113 @@ static void list_remove(sh_cuda_piece **list, sh_cuda_piece *p)
 
 static sh_cuda_piece **bucket_of(sh_cu_address address)
 {
-    return &memory.table[((address >> 8) * UINT64_C(0x9e3779b97f4a7c15) >> 32) & (memory.table_size - 1)];
+    return &sh_gpu.table[((address >> 8) * UINT64_C(0x9e3779b97f4a7c15) >> 32) % SH_CUDA_BUCKETS];
 }
 
-static bool table_reserve(size_t more)
+/* Returns NULL with the error set if there is no memory. */
+static sh_cuda_piece *new_piece(sh_cuda_granule *granule, sh_cu_address address, size_t size)
 {
-    if (memory.table_count + more <= memory.table_size) {
-        return true;
+    sh_cuda_piece *p = malloc(sizeof *p), **bucket = bucket_of(address);
+    if (!p) {
+        (void)sh_fail(SHOAL_ENOMEM, "no memory to describe %zu bytes of card memory", size);
+        return NULL;
     }
-    size_t old_size = memory.table_size, size = old_size > 0 ? old_size : 256;
-    while (size < memory.table_count + more) {
-        size *= 2;
-    }
-    sh_cuda_piece **old = memory.table, **fresh = calloc(size, sizeof *fresh);
-    if (!fresh) {
-        return false;
-    }
-    memory.table = fresh;
-    memory.table_size = size;
-    for (size_t i = 0; i < old_size; i++) {
-        for (sh_cuda_piece *p = old[i], *next; p; p = next) {
-            next = p->hash_next;
-            sh_cuda_piece **b = bucket_of(p->address);
-            p->hash_next = *b;
-            *b = p;
-        }
-    }
-    free(old);
-    return true;
+    *p = (sh_cuda_piece){.granule = granule, .address = address, .size = size, .hash_next = *bucket};
+    return *bucket = p;
 }
 
-static void table_add(sh_cuda_piece *p)
+void sh_cuda_piece_forget(sh_cuda_piece *p)
 {
-    sh_cuda_piece **b = bucket_of(p->address);
-    p->hash_next = *b;
-    *b = p;
-    memory.table_count++;
-}
-
-static void table_remove(sh_cuda_piece *p)
-{
-    sh_cuda_piece **b = bucket_of(p->address);
-    while (*b != p) {
-        b = &(*b)->hash_next;
+    sh_cuda_piece **place = bucket_of(p->address);
+    while (*place != p) {
+        place = &(*place)->hash_next;
     }
-    *b = p->hash_next;
-    memory.table_count--;
+    *place = p->hash_next;
+    free(p);
 }
 
 sh_cuda_piece *sh_cuda_piece_at(const void *data)
 {
     sh_cu_address address = (sh_cu_address)(uintptr_t)data;
-    sh_cuda_piece *p = memory.table_size > 0 ? *bucket_of(address) : NULL;
+    sh_cuda_piece *p = *bucket_of(address);
     while (p && (p->address != address || p->state != SH_CUDA_USED)) {
         p = p->hash_next;
     }
     return p;
 }
 
-/* ---- large pieces ---- */
+/* ---- pieces ---- */
 
-static void free_large(sh_cuda_piece *p)
+/* Makes two of a piece that is in no bin. Returns the second, or NULL without memory to describe it. */
+static sh_cuda_piece *split(sh_cuda_piece *p, size_t size)
 {
-    p->state = SH_CUDA_FREE;
-    list_push(&memory.bins[bin_of(p->size)], p);
+    sh_cuda_piece *rest = new_piece(p->granule, p->address + size, p->size - size);
+    if (rest) {
+        p->size = size;
+        rest->before = p;
+        rest->after = p->after;
+        p->after = rest;
+        if (rest->after) {
+            rest->after->before = rest;
+        }
+    }
+    return rest;
 }
 
-/* Makes one piece of two neighbours: the second goes. */
-static void merge(sh_cuda_piece *p, sh_cuda_piece *second)
+/* Joins a free piece that is in no bin with the one after it, if that is free and has more than `least` bytes. */
+static bool join(sh_cuda_piece *p, size_t least)
 {
+    sh_cuda_piece *second = p->after;
+    if (!second || second->state != SH_CUDA_FREE || second->size <= least) {
+        return false;
+    }
+    bin_remove(second);
     p->size += second->size;
     p->after = second->after;
-    if (second->after) {
-        second->after->before = p;
+    if (p->after) {
+        p->after->before = p;
     }
-    table_remove(second);
-    free(second);
+    sh_cuda_piece_forget(second);
+    return true;
 }
 
-static void release_large(sh_cuda_piece *p)
+static void release(sh_cuda_piece *p)
 {
-    memory.used -= p->size;
-    if (p->after && p->after->state == SH_CUDA_FREE) {
-        list_remove(&memory.bins[bin_of(p->after->size)], p->after);
-        merge(p, p->after);
+    sh_gpu.used -= p->size;
+    p->state = SH_CUDA_FREE;
+    if (p->size > SMALL_LIMIT) {
+        (void)join(p, SMALL_LIMIT);
+        if (p->before && p->before->state == SH_CUDA_FREE && p->before->size > SMALL_LIMIT) {
+            p = p->before;
+            bin_remove(p);
+            (void)join(p, SMALL_LIMIT);
+        }
     }
-    if (p->before && p->before->state == SH_CUDA_FREE) {
-        p = p->before;
-        list_remove(&memory.bins[bin_of(p->size)], p);
-        merge(p, p->after);
-    }
-    free_large(p);
+    bin_add(p);
 }
 
-/* Returns the smallest free piece of at least this size, or NULL. */
-static sh_cuda_piece *best_fit(size_t size)
+/* Joins all free neighbours. */
+static void join_all(void)
 {
-    for (unsigned bin = bin_of(size); bin < BINS; bin++) {
-        sh_cuda_piece *best = NULL;
-        for (sh_cuda_piece *p = memory.bins[bin]; p; p = p->next) {
-            if (p->size >= size && (!best || p->size < best->size)) {
+    for (sh_cuda_granule *g = sh_gpu.granules; g; g = g->next) {
+        for (sh_cuda_piece *p = g->first; p; p = p->after) {
+            if (p->state == SH_CUDA_FREE) {
+                bin_remove(p);
+                while (join(p, 0)) {
+                }
+                bin_add(p);
+            }
+        }
+    }
+}
+
+/* Returns the smallest free piece of at least this size from that bin on, or NULL. For a large piece, or one that is cut into
+ * small ones, the address counts as well: it must be a multiple of LARGE_STEP. */
+static sh_cuda_piece *best_fit(size_t size, unsigned bin, size_t alignment)
+{
+    for (sh_cuda_piece *best = NULL; bin < SH_CUDA_BINS; bin++) {
+        for (sh_cuda_piece *p = sh_gpu.bins[bin]; p; p = p->next) {
+            if (p->size >= size && p->address % alignment == 0 && (!best || p->size < best->size)) {
                 best = p;
             }
         }
@@ -224,226 +200,192 @@ static sh_cuda_piece *best_fit(size_t size)
     return NULL;
 }
 
-static sh_cuda_piece *new_piece(sh_cuda_granule *granule, sh_cu_address address, size_t size)
+/* Takes the first bytes of a free piece; the rest stays free. Without memory to describe it, it stays with the piece. */
+static sh_cuda_piece *take(sh_cuda_piece *p, size_t size)
 {
-    sh_cuda_piece *p = table_reserve(1) ? calloc(1, sizeof *p) : NULL;
-    if (!p) {
-        (void)sh_fail(SHOAL_ENOMEM, "no memory to describe %zu bytes of card memory", size);
-        return NULL;
+    bin_remove(p);
+    sh_cuda_piece *rest = p->size > size ? split(p, size) : NULL;
+    if (rest) {
+        bin_add(rest);
     }
-    p->granule = granule;
-    p->address = address;
-    p->size = size;
-    table_add(p);
-    return p;
-}
-
-/* Takes the first bytes of a free piece; the rest stays free. */
-static sh_cuda_piece *take_large(sh_cuda_piece *p, size_t size)
-{
-    list_remove(&memory.bins[bin_of(p->size)], p);
-    sh_cuda_piece *rest = p->size > size ? new_piece(p->granule, p->address + size, p->size - size) : NULL;
-    if (rest) { /* without memory to describe it, it stays with the piece */
-        p->size = size;
-        rest->before = p;
-        rest->after = p->after;
-        if (rest->after) {
-            rest->after->before = rest;
-        }
-        p->after = rest;
-        free_large(rest);
-    }
-    memory.used += p->size;
+    sh_gpu.used += p->size;
     p->state = SH_CUDA_USED;
     return p;
 }
 
-/* Adds a granule with room for size bytes. If the card has no room for a usual one, tries one that is just large
- * enough. */
-static shoal_err grow(size_t size)
+/* Takes a large piece, or returns NULL. */
+static sh_cuda_piece *take_large(size_t size)
 {
-    size_t usual = next_granule_size();
-    sh_cuda_granule *granule = NULL;
-    shoal_err err = sh_cuda_granule_make(size > usual ? size : usual, &granule);
-    if (err == SHOAL_ENOMEM && size < usual) {
-        err = sh_cuda_granule_make(size, &granule);
+    sh_cuda_piece *p = best_fit(size, bin_of(size), LARGE_STEP);
+    return p ? take(p, size) : NULL;
+}
+
+/* Cuts free pieces of this size from the end of a piece. What is too small for one is a piece, too. */
+static void cut(sh_cuda_piece *p, size_t size)
+{
+    for (size_t part = p->size % size; p->size > size; part = size) {
+        sh_cuda_piece *rest = part > 0 ? split(p, p->size - part) : NULL;
+        if (rest) {
+            sh_gpu.used -= rest->size;
+            bin_add(rest);
+        } else if (part > 0) {
+            return; /* no memory to describe it: it stays with the piece */
+        }
     }
-    if (err != SHOAL_OK) {
-        return err;
+}
+
+/* Takes a small piece: one of its bin, or the first of many; or returns NULL. */
+static sh_cuda_piece *take_small(size_t size)
+{
+    sh_cuda_piece *p = sh_gpu.bins[bin_of(size)];
+    if (p) {
+        return take(p, p->size);
     }
-    sh_cuda_piece *p = new_piece(granule, granule->address, granule->size);
+    size_t all = size * CUT_PIECES > CUT_LEAST ? size * CUT_PIECES : CUT_LEAST;
+    p = take_large((all + LARGE_STEP - 1) / LARGE_STEP * LARGE_STEP);
+    if (p) {
+        cut(p, size);
+    }
+    return p;
+}
+
+/* Takes a piece of what this process has; or returns NULL. */
+static sh_cuda_piece *find(size_t size)
+{
+    sh_cuda_piece *p = size <= SMALL_LIMIT ? take_small(size) : take_large(size);
     if (!p) {
-        sh_cuda_granule_drop(granule);
+        sh_cuda_reclaim(SIZE_MAX);
+        join_all();
+        p = size <= SMALL_LIMIT ? take_small(size) : take_large(size);
+    }
+    if (!p && size <= SMALL_LIMIT) {
+        p = best_fit(size, bin_of(size), STEP);
+        p = p ? take(p, size) : NULL;
+    }
+    return p;
+}
+
+/* ---- granules ---- */
+
+/* Makes a granule with room for size bytes. If the GPU has no room for a usual one, tries one that is just large enough. */
+static shoal_err make_granule(size_t size, size_t usual, sh_cuda_granule **out_granule)
+{
+    shoal_err err = sh_cuda_granule_make(size > usual ? size : usual, out_granule);
+    return err == SHOAL_ENOMEM && size < usual ? sh_cuda_granule_make(size, out_granule) : err;
+}
+
+/* Gives this process one more granule, and takes a piece of it. Under SH_CARD_LOCK_DRIVER, so that two threads do not make a
+ * granule for the same need. */
+static shoal_err grow(size_t size, sh_cuda_piece **out_piece)
+{
+    sh_cuda_granule *g;
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
+    *out_piece = find(size);
+    size_t usual = next_granule_size();
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
+    if (*out_piece) {
+        return SHOAL_OK; /* another thread has freed some, or has made one */
+    }
+    SH_TRY(make_granule(size, usual, &g));
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
+    g->first = new_piece(g, g->address, g->size);
+    if (g->first) {
+        bin_add(g->first);
+        g->next = sh_gpu.granules;
+        sh_gpu.granules = g;
+        sh_gpu.made++;
+        sh_gpu.held += g->size;
+        *out_piece = find(size);
+        sh_cuda_memory_tell();
+    }
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
+    if (!*out_piece) {
+        if (!g->first) {
+            (void)sh_cuda_granules_drop(g);
+        }
         return shoal_last_error();
     }
-    granule->next = memory.granules;
-    memory.granules = granule;
-    memory.granule_count++;
-    memory.held += granule->size;
-    free_large(p);
-    sh_cuda_memory_tell();
-    sh_cuda_answer_begin();
     return SHOAL_OK;
 }
 
-/* ---- slabs ---- */
-
-static void release_small(sh_cuda_piece *p)
+static shoal_err find_or_grow(size_t size, sh_cuda_piece **out_piece)
 {
-    p->state = SH_CUDA_FREE;
-    p->slab->used--;
-    list_push(&memory.classes[p->slab->klass], p);
+    sh_cardlock_lock(SH_CARD_LOCK_DRIVER);
+    shoal_err err = grow(size, out_piece);
+    sh_cardlock_unlock(SH_CARD_LOCK_DRIVER);
+    return err;
 }
 
-static sh_cuda_piece *find_large(size_t size);
-
-/* Cuts a large piece into pieces of a class. Returns false with the error set if there is no memory. */
-static bool add_slab(unsigned klass, size_t bytes)
+/* Checks whether this process uses nothing of a granule that it has made. */
+static bool is_unused(const sh_cuda_granule *g)
 {
-    size_t size = bytes * SLAB_PIECES > SLAB_LEAST ? bytes * SLAB_PIECES : SLAB_LEAST;
-    sh_cuda_piece *whole = find_large((size + LARGE_STEP - 1) / LARGE_STEP * LARGE_STEP);
-    if (!whole) {
-        return false;
-    }
-    unsigned count = (unsigned)(whole->size / bytes);
-    sh_cuda_slab *s = table_reserve(count) ? calloc(1, sizeof *s + count * sizeof s->pieces[0]) : NULL;
-    if (!s) {
-        release_large(whole);
-        (void)sh_fail(SHOAL_ENOMEM, "no memory to describe %zu bytes of card memory", size);
-        return false;
-    }
-    whole->state = SH_CUDA_SLAB;
-    whole->slab = s;
-    table_remove(whole); /* its address is that of its first piece now */
-    *s = (sh_cuda_slab){.next = memory.slabs, .whole = whole, .klass = klass, .count = count, .used = count};
-    if (memory.slabs) {
-        memory.slabs->prev = s;
-    }
-    memory.slabs = s;
-    for (unsigned i = count; i-- > 0;) {
-        sh_cuda_piece *p = &s->pieces[i];
-        *p =
-            (sh_cuda_piece){.address = whole->address + i * bytes, .size = bytes, .granule = whole->granule, .slab = s};
-        table_add(p);
-        release_small(p);
-    }
-    return true;
-}
-
-/* ---- when there is no memory ---- */
-
-/* Returns the first large piece of a granule. */
-static sh_cuda_piece *first_piece(const sh_cuda_granule *granule)
-{
-    sh_cuda_piece *p = *bucket_of(granule->address);
-    while (p->address != granule->address) {
-        p = p->hash_next;
-    }
-    return p->slab ? p->slab->whole : p;
-}
-
-/* Checks whether this process uses nothing of a granule. */
-static bool is_unused(const sh_cuda_granule *granule)
-{
-    const sh_cuda_piece *p = first_piece(granule);
-    while (p && (p->slab ? p->slab->used == p->slab->given : p->state == SH_CUDA_FREE || p->state == SH_CUDA_GIVEN)) {
+    const sh_cuda_piece *p = g->first;
+    while (p && (p->state == SH_CUDA_FREE || (p->state == SH_CUDA_LENT && !p->ledger))) {
         p = p->after;
     }
-    return !p;
+    return g->first && !p;
 }
 
-/* Forgets the small pieces of a slab, and the slab; its large piece stays, and is in the table again. */
-static void forget_slab(sh_cuda_slab *s)
+static void forget_pieces(sh_cuda_granule *g)
 {
-    for (unsigned i = 0; i < s->count; i++) {
-        if (s->pieces[i].state == SH_CUDA_FREE) {
-            list_remove(&memory.classes[s->klass], &s->pieces[i]);
-        }
-        table_remove(&s->pieces[i]);
-    }
-    *(s->prev ? &s->prev->next : &memory.slabs) = s->next;
-    if (s->next) {
-        s->next->prev = s->prev;
-    }
-    s->whole->slab = NULL;
-    table_add(s->whole);
-    free(s);
-}
-
-static void forget_granule(sh_cuda_granule *granule)
-{
-    for (sh_cuda_piece *p = first_piece(granule), *next; p; p = next) {
+    for (sh_cuda_piece *p = g->first, *next; p; p = next) {
         next = p->after;
-        if (p->slab) {
-            forget_slab(p->slab);
-        }
         if (p->state == SH_CUDA_FREE) {
-            list_remove(&memory.bins[bin_of(p->size)], p);
+            bin_remove(p);
         } else {
-            memory.used -= p->size;
+            sh_gpu.used -= p->size;
         }
-        table_remove(p);
-        free(p);
+        sh_cuda_piece_forget(p);
     }
-    memory.granule_count--;
-    memory.held -= granule->size;
 }
 
-/* Gives back empty slabs, and forgets unused granules. Returns these, as a list. */
+/* Forgets unused granules. Returns them, as a list. */
 static sh_cuda_granule *retire_unused(void)
 {
-    sh_cuda_reclaim(SIZE_MAX);
-    for (sh_cuda_slab *s = memory.slabs, *next; s; s = next) {
-        next = s->next;
-        if (s->used == 0) {
-            sh_cuda_piece *whole = s->whole;
-            forget_slab(s);
-            release_large(whole);
-        }
-    }
     sh_cuda_granule *retired = NULL;
-    for (sh_cuda_granule **g = &memory.granules; *g;) {
-        sh_cuda_granule *granule = *g;
-        if (!is_unused(granule)) {
-            g = &granule->next;
+    sh_cuda_reclaim(SIZE_MAX);
+    join_all();
+    for (sh_cuda_granule **place = &sh_gpu.granules; *place;) {
+        sh_cuda_granule *g = *place;
+        if (!is_unused(g)) {
+            place = &g->next;
             continue;
         }
-        *g = granule->next;
-        forget_granule(granule);
-        granule->next = retired;
-        retired = granule;
+        *place = g->next;
+        forget_pieces(g);
+        sh_gpu.made--;
+        sh_gpu.held -= g->size;
+        g->next = retired;
+        retired = g;
     }
     sh_cuda_memory_tell();
     return retired;
 }
 
-/* Without the lock: what was freed may still be used by work before, and while the card does that, other threads of this
- * process allocate and free. A thread that finds the card full meanwhile waits here until the granules are freed. */
+/* Without a lock: what was freed may still be used by work before, and while the GPU does that, other threads of this process
+ * allocate and free. A thread that finds the GPU's memory full waits here until they have given back what they have begun to. */
 size_t sh_cuda_memory_trim(void)
 {
-    size_t bytes = 0;
-    sh_cardlock_lock(SH_CARD_LOCK_TRIM);
-    sh_cuda_memory_lock();
+    uint32_t number = sh_add_acq_rel(&sh_gpu.trims_begun, 1) + 1;
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
     sh_cuda_granule *retired = retire_unused();
-    sh_cuda_memory_unlock();
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
     if (retired) {
         sh_cuda_order_drain();
     }
-    for (sh_cuda_granule *g = retired, *next; g; g = next) {
-        next = g->next;
-        bytes += g->size;
-        if (g->ledger) {
-            sh_cuda_granule_unshare(g);
-        }
-        sh_cuda_granule_drop(g);
+    size_t bytes = sh_cuda_granules_drop(retired);
+    (void)sh_add_acq_rel(&sh_gpu.trims_ended, 1);
+    while ((int32_t)(sh_load_acquire(&sh_gpu.trims_ended) - number) < 0) {
+        nanosleep(&(struct timespec){.tv_nsec = POLL_NS}, NULL);
     }
-    sh_cardlock_unlock(SH_CARD_LOCK_TRIM);
     return bytes;
 }
 
-/* If the card has room, another call of the driver failed, or malloc: a limit of addresses, say. Then its reason belongs to the
+/* ---- when there is no memory ---- */
+
+/* If the GPU has room, another call of the driver failed, or malloc: a limit of addresses, say. Then its reason belongs to the
  * text. */
-static void out_of_memory(size_t size)
+static shoal_err out_of_memory(size_t size)
 {
     size_t free_bytes = 0, total = 0;
     char reason[200] = "";
@@ -451,68 +393,57 @@ static void out_of_memory(size_t size)
     if (free_bytes >= size) {
         snprintf(reason, sizeof reason, "; the last failure was: %s", shoal_last_error_text());
     }
-    (void)sh_fail(SHOAL_ENOMEM,
-                  "out of card memory: asked for %zu bytes; this process uses %zu of the %zu that it holds, and %zu of "
-                  "the card's %zu are free%s",
-                  size, memory.used, memory.held, free_bytes, total, reason);
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
+    size_t used = sh_gpu.used, held = sh_gpu.held;
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
+    return sh_fail(
+        SHOAL_ENOMEM,
+        "out of card memory: asked for %zu bytes; this process uses %zu of the %zu that it holds, and %zu of "
+        "the card's %zu are free%s",
+        size, used, held, free_bytes, total, reason);
 }
 
-static shoal_err grow_unless_fits(size_t size)
+/* The GPU's memory is full: gives back what this process does not use, then asks all processes to do the same, and waits for
+ * that. */
+static shoal_err grow_after_trim(size_t size, sh_cuda_piece **out_piece)
 {
-    sh_cuda_reclaim(SIZE_MAX);
-    return best_fit(size) ? SHOAL_OK : grow(size);
-}
-
-/* The card is full: gives back what this process does not use, then asks all processes to do the same, and waits for
- * that; without the lock, which this process needs to answer. */
-static shoal_err grow_after_trim(size_t size)
-{
-    sh_cuda_memory_unlock();
     sh_cuda_order_poll();
     (void)sh_cuda_memory_trim();
     sh_cardstore_sweep();
-    sh_cuda_memory_lock();
-    shoal_err err = grow_unless_fits(size);
-    for (int round = 0; err == SHOAL_ENOMEM && round < ASK_ROUNDS; round++) {
-        sh_cuda_memory_unlock();
+    shoal_err err = find_or_grow(size, out_piece);
+    bool answered = true;
+    for (int round = 0; err == SHOAL_ENOMEM && answered && round < ASK_ROUNDS; round++) {
         uint64_t request = sh_granules_ask();
-        bool answered = request != 0 && sh_granules_await_answers(request, ASK_LIMIT);
-        sh_cuda_memory_lock();
-        err = grow_unless_fits(size);
-        round = answered ? round : ASK_ROUNDS;
+        answered = request != 0 && sh_granules_await_answers(request, ASK_LIMIT);
+        err = find_or_grow(size, out_piece);
     }
     return err;
 }
 
-/* Returns a large piece, from what is there or from the driver; NULL with the error set. */
-static sh_cuda_piece *find_large(size_t size)
-{
-    sh_cuda_piece *p = best_fit(size);
-    if (!p) {
-        shoal_err err = grow_unless_fits(size);
-        err = err == SHOAL_ENOMEM ? grow_after_trim(size) : err;
-        if (err == SHOAL_ENOMEM) {
-            out_of_memory(size);
-        }
-        p = err == SHOAL_OK ? best_fit(size) : NULL;
-    }
-    return p ? take_large(p, size) : NULL;
-}
-
 /* ---- the calls ---- */
 
-static sh_cuda_piece *find_small(size_t size)
+/* No memory of this process is large enough. */
+static shoal_err get_more(size_t size, size_t asked, sh_cuda_piece **out_piece)
 {
-    size_t bytes;
-    unsigned klass = class_of(size, &bytes);
-    if (!memory.classes[klass] && !add_slab(klass, bytes)) {
-        return NULL;
+    if (asked > sh_cuda_the_card()->total) { /* no process's giving back would help */
+        return out_of_memory(asked);
     }
-    sh_cuda_piece *p = memory.classes[klass];
-    list_remove(&memory.classes[klass], p);
-    p->state = SH_CUDA_USED;
-    p->slab->used++;
-    return p;
+    shoal_err err = find_or_grow(size, out_piece);
+    if (err == SHOAL_ENOMEM) {
+        err = grow_after_trim(size, out_piece);
+    }
+    sh_cuda_service_begin();
+    return err == SHOAL_ENOMEM ? out_of_memory(size) : err;
+}
+
+/* Under the lock. again: the piece was freed in this capture, and is in it already. */
+static void give_out(sh_cuda_piece *p, size_t size, sh_cuda_capture *capture, bool again)
+{
+    p->asked = size;
+    sh_gpu.asked += size;
+    if (capture && !again) {
+        sh_cuda_capture_add(capture, p);
+    }
 }
 
 void *sh_cuda_alloc(size_t size)
@@ -520,46 +451,26 @@ void *sh_cuda_alloc(size_t size)
     if (sh_cuda_check() != SHOAL_OK) {
         return NULL;
     }
-    sh_cuda_memory_lock();
-    sh_cuda_reclaim(RECLAIM_EACH);
     sh_cuda_capture *capture = sh_cuda_capturing();
+    bool possible = size <= sh_cuda_the_card()->total;
+    size_t rounded = possible ? round_up(size) : 0;
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
+    sh_cuda_reclaim(RECLAIM_EACH);
     sh_cuda_piece *p = capture ? sh_cuda_capture_take(capture, size) : NULL;
     bool again = p != NULL;
-    if (again) {
-        /* of this capture, and free again in it */
-    } else if (size <= SMALL_LIMIT) {
-        p = find_small(size);
-    } else if (size <= sh_cuda_the_card()->total) { /* else nobody's giving back would help */
-        p = find_large((size + LARGE_STEP - 1) / LARGE_STEP * LARGE_STEP);
-    } else {
-        out_of_memory(size);
+    if (!again && possible) {
+        p = find(rounded);
     }
-    if (p) {
-        p->asked = size;
-        memory.asked += size;
-        if (capture && !again) {
-            sh_cuda_capture_add(capture, p);
+    if (!p) {
+        sh_cardlock_unlock(SH_CARD_LOCK_STATE);
+        if (get_more(rounded, size, &p) != SHOAL_OK) {
+            return NULL;
         }
+        sh_cardlock_lock(SH_CARD_LOCK_STATE);
     }
-    sh_cuda_memory_unlock();
-    return p ? (void *)(uintptr_t)p->address : NULL;
-}
-
-static void return_piece(sh_cuda_piece *p)
-{
-    if (p->slab) {
-        release_small(p);
-    } else {
-        release_large(p);
-    }
-}
-
-void sh_cuda_piece_give(sh_cuda_piece *p)
-{
-    p->state = SH_CUDA_GIVEN;
-    if (p->slab) {
-        p->slab->given++;
-    }
+    give_out(p, size, capture, again);
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
+    return (void *)(uintptr_t)p->address;
 }
 
 void sh_cuda_piece_take_back(sh_cuda_piece *p)
@@ -567,89 +478,108 @@ void sh_cuda_piece_take_back(sh_cuda_piece *p)
     if (p->ledger) {
         sh_cuda_lend(p);
     } else if (p->given) {
-        sh_cuda_piece_give(p);
+        p->state = SH_CUDA_LENT;
     } else {
-        return_piece(p);
+        release(p);
     }
 }
 
-sh_cuda_granule *sh_cuda_granules(void)
+/* Returns whether it was pinned memory, which the caller gives back to the driver. */
+static bool free_piece(const void *data)
 {
-    return memory.granules;
-}
-
-void sh_cuda_pieces_visit(void (*visit)(sh_cuda_piece *piece))
-{
-    for (size_t i = 0; i < memory.table_size; i++) {
-        for (sh_cuda_piece *p = memory.table[i]; p; p = p->hash_next) {
-            visit(p);
+    bool pinned = false;
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
+    sh_cuda_piece *p = sh_cuda_piece_at(data);
+    SH_INVARIANT(p != NULL);
+    sh_gpu.asked -= p->asked;
+    p->asked = 0;
+    if (!sh_cuda_capture_keep(p)) { /* else until the graph is destroyed */
+        pinned = !p->granule;
+        if (pinned) {
+            sh_cuda_piece_forget(p);
+        } else {
+            sh_cuda_piece_take_back(p);
         }
     }
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
+    return pinned;
 }
 
 void sh_cuda_free(void *data, size_t size)
 {
     (void)size;
-    if (!data || !sh_cuda_is_ours()) { /* the card's memory of a parent is not the child's to free */
-        return;
+    if (data && sh_cuda_is_ours()) { /* the GPU memory of a parent is not the child's to free */
+        (void)free_piece(data);
     }
-    sh_cuda_memory_lock();
-    sh_cuda_piece *p = sh_cuda_piece_at(data);
-    SH_INVARIANT(p != NULL);
-    memory.asked -= p->asked;
-    p->asked = 0;
-    if (!sh_cuda_capture_keep(p)) { /* else until the graph is destroyed */
-        sh_cuda_piece_take_back(p);
+}
+
+void *sh_cuda_alloc_pinned(size_t size)
+{
+    void *data = NULL;
+    if (sh_cuda_check() != SHOAL_OK) {
+        return NULL;
     }
-    sh_cuda_memory_unlock();
+    int mode = sh_cuda_relax();
+    shoal_err err = sh_cuda_result("cannot pin host memory", sh_cu.cuMemAllocHost(&data, size > 0 ? size : 1));
+    sh_cuda_restrict(mode);
+    if (err != SHOAL_OK) {
+        return NULL;
+    }
+    sh_cuda_capture *capture = sh_cuda_capturing();
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
+    sh_cuda_piece *p = new_piece(NULL, (sh_cu_address)(uintptr_t)data, size);
+    if (p) {
+        p->state = SH_CUDA_USED;
+        give_out(p, 0, capture, false);
+    }
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
+    if (!p) {
+        sh_cuda_pinned_drop(data);
+    }
+    return p ? data : NULL;
+}
+
+/* A child of fork cannot free what its parent pinned, nor a process whose context is gone: the memory goes with the
+ * process. */
+void sh_cuda_free_pinned(void *data, size_t size)
+{
+    (void)size;
+    sh_cleanup_begin();
+    if (data && sh_cuda_check() == SHOAL_OK && free_piece(data)) {
+        sh_cuda_pinned_drop(data);
+    }
+    sh_cleanup_end();
 }
 
 shoal_err sh_cuda_memory_numbers_now(sh_cuda_memory_numbers *out_numbers)
 {
     size_t free_bytes = 0, total = 0;
-    shoal_err err = sh_cuda_result("cannot ask for the card's free memory", sh_cu.cuMemGetInfo(&free_bytes, &total));
-    if (err == SHOAL_OK) {
-        sh_cuda_memory_lock();
-        *out_numbers = (sh_cuda_memory_numbers){memory.asked, memory.used, memory.held, free_bytes, total};
-        sh_cuda_memory_unlock();
-    }
-    return err;
+    SH_TRY(sh_cuda_result("cannot ask for the card's free memory", sh_cu.cuMemGetInfo(&free_bytes, &total)));
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
+    *out_numbers = (sh_cuda_memory_numbers){sh_gpu.asked, sh_gpu.used, sh_gpu.held, free_bytes, total};
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
+    return SHOAL_OK;
 }
 
 /* ---- the invariants ---- */
 
-static bool granule_valid(const sh_cuda_granule *granule, size_t *used, size_t *asked)
-{
-    sh_cu_address end = granule->address;
-    bool before_free = false, valid = true;
-    for (const sh_cuda_piece *p = first_piece(granule); p; p = p->after) {
-        bool is_free = p->state == SH_CUDA_FREE;
-        valid = valid && p->address == end && !(is_free && before_free);
-        end += p->size;
-        before_free = is_free;
-        *used += is_free ? 0 : p->size;
-        *asked += p->asked;
-        unsigned small_used = 0, small_given = 0;
-        for (unsigned i = 0; p->slab && i < p->slab->count; i++) {
-            small_used += p->slab->pieces[i].state != SH_CUDA_FREE;
-            small_given += p->slab->pieces[i].state == SH_CUDA_GIVEN;
-            *asked += p->slab->pieces[i].asked;
-        }
-        valid = valid && (!p->slab || (small_used == p->slab->used && small_given == p->slab->given));
-    }
-    return valid && end == granule->address + granule->size;
-}
-
 bool sh_cuda_memory_valid(void)
 {
-    sh_cuda_memory_lock();
     size_t held = 0, used = 0, asked = 0;
     bool valid = true;
-    for (const sh_cuda_granule *g = memory.granules; g; g = g->next) {
-        held += g->size;
-        valid = granule_valid(g, &used, &asked) && valid;
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
+    for (const sh_cuda_granule *g = sh_gpu.granules; g; g = g->next) {
+        sh_cu_address end = g->address;
+        for (const sh_cuda_piece *p = g->first; p; p = p->after) {
+            valid = valid && p->address == end && (!p->after || p->after->before == p);
+            end += p->size;
+            used += p->state == SH_CUDA_FREE ? 0 : p->size;
+            asked += p->asked;
+        }
+        valid = valid && (!g->first || end == g->address + g->size);
+        held += g->first ? g->size : 0;
     }
-    valid = valid && held == memory.held && used == memory.used && asked == memory.asked;
-    sh_cuda_memory_unlock();
+    valid = valid && held == sh_gpu.held && used == sh_gpu.used && asked == sh_gpu.asked;
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
     return valid;
 }

@@ -130,6 +130,29 @@ START_TEST(neighbours_become_one)
 }
 END_TEST
 
+/* Small pieces that were freed become a large one before the driver is asked for more. */
+START_TEST(small_pieces_become_one)
+{
+    enum { COUNT = 100 };
+    void *p[COUNT];
+    for (int i = 0; i < COUNT; i++) {
+        p[i] = device->alloc(200 << 10);
+        ck_assert_ptr_nonnull(p[i]);
+    }
+    size_t held = numbers().held;
+    for (int i = 0; i < COUNT; i++) {
+        device->free(p[(i * 37) % COUNT], 200 << 10);
+    }
+    ck_assert(sh_cuda_memory_valid());
+    ck_assert_uint_eq(numbers().used, 0);
+    void *all = device->alloc(30 * MIB);
+    ck_assert_ptr_nonnull(all);
+    ck_assert_uint_eq(numbers().held, held);
+    ck_assert(sh_cuda_memory_valid());
+    device->free(all, 30 * MIB);
+}
+END_TEST
+
 /* A step in steady state asks the driver for nothing. */
 START_TEST(steady_state)
 {
@@ -281,6 +304,7 @@ static Suite *suite(void)
     tcase_add_test(tc, sizes_and_alignment);
     tcase_add_test(tc, random_sizes);
     tcase_add_test(tc, neighbours_become_one);
+    tcase_add_test(tc, small_pieces_become_one);
     tcase_add_test(tc, steady_state);
     tcase_add_test(tc, trim_gives_back);
     tcase_add_test(tc, trim_gives_scratch_back);

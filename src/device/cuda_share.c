@@ -10,40 +10,18 @@
 #include <string.h>
 #include <unistd.h>
 
-/* Granules of other processes that this one has mapped. */
-typedef struct import {
-    struct import *next;
-    uint64_t granule, serial;
-    sh_cu_address address;
-    size_t size;
-    sh_cu_memory memory;
-} import;
-
-static struct {
-    import *list;
-    uint64_t died; /* sh_granules_died when the list was last checked */
-} imports;
-
-static sh_a64 worlds_left; /* counts them */
-
-/* Pieces that were freed here while others held them, the oldest first. Under the allocator's lock. */
-static struct {
-    sh_cuda_piece *first, *last;
-} lent;
-
 /* ---- lending ---- */
 
+/* Under SH_CARD_LOCK_STATE, like all functions here that say nothing else. */
 static bool is_shared(const sh_cuda_granule *g)
 {
     return g->ledger && !sh_block_is_lost(g->ledger);
 }
 
-/* Under SH_CARD_LOCK_EXPORT. */
-static shoal_err put_into_store(sh_cuda_granule *g)
+/* Puts a granule into the store. Without a lock. */
+static shoal_err put_into_store(const sh_cuda_granule *g, shoal_block **out_ledger)
 {
-    int fd = -1;
-    shoal_block *ledger = NULL;
-    int mode = sh_cuda_relax();
+    int fd = -1, mode = sh_cuda_relax();
     shoal_err err = sh_cuda_result("cannot share card memory",
                                    sh_cu.cuMemExportToShareableHandle(&fd, g->memory, SH_CU_HANDLE_FD, 0));
     sh_cuda_restrict(mode);
@@ -52,58 +30,59 @@ static shoal_err put_into_store(sh_cuda_granule *g)
     }
     sh_granule_info info = {.size = g->size};
     memcpy(info.uuid, sh_cuda_the_card()->uuid, SH_UUID_BYTES);
-    err = sh_granule_create(&info, fd, &ledger);
+    err = sh_granule_create(&info, fd, out_ledger);
     close(fd);
-    sh_cuda_memory_lock();
-    if (err == SHOAL_OK) {
-        g->ledger = ledger;
-    }
-    sh_cuda_memory_tell(); /* this process may have been in no world when it allocated */
-    sh_cuda_memory_unlock();
     return err;
 }
 
-/* Without the allocator's lock: if a stopped process has that of the store, only who shares waits for it. The caller uses a
- * piece of the granule, so it stays. */
+/* Without a lock: if a stopped process has that of the store, only those that share wait for it. The caller uses a piece of the
+ * granule, so it stays. If two threads do this at the same time, the granule is in the store twice for a moment, and the second
+ * one drops its own entry. */
 static shoal_err share_granule(sh_cuda_granule *g)
 {
-    sh_cardlock_lock(SH_CARD_LOCK_EXPORT);
-    shoal_err err = is_shared(g) ? SHOAL_OK : put_into_store(g);
-    sh_cardlock_unlock(SH_CARD_LOCK_EXPORT);
+    shoal_block *ledger = NULL;
+    shoal_err err = put_into_store(g, &ledger);
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
+    if (is_shared(g)) {
+        err = SHOAL_OK;
+    } else if (err == SHOAL_OK) {
+        g->ledger = ledger;
+        g->id = shoal_block_id(ledger);
+        ledger = NULL;
+    }
+    sh_cuda_memory_tell(); /* this process may have been in no world when it allocated */
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
+    sh_block_release(ledger);
     return err;
 }
 
-/* Under the allocator's lock, which it lets go to share the granule. */
+/* Releases the lock to share the granule. */
 static shoal_err share_piece(sh_cuda_piece *p, size_t size)
 {
-    shoal_err err = SHOAL_OK;
     if (!p->ledger && !is_shared(p->granule)) {
-        sh_cuda_memory_unlock();
-        err = share_granule(p->granule);
-        sh_cuda_memory_lock();
+        sh_cardlock_unlock(SH_CARD_LOCK_STATE);
+        shoal_err err = share_granule(p->granule);
+        sh_cardlock_lock(SH_CARD_LOCK_STATE);
+        SH_TRY(err);
     }
-    if (err == SHOAL_OK && !p->ledger) {
-        err = sh_piece_create(p->granule->ledger, p->address - p->granule->address, size > 0 ? size : 1, &p->ledger);
-    }
-    return err;
+    return p->ledger
+               ? SHOAL_OK
+               : sh_piece_create(p->granule->ledger, p->address - p->granule->address, size > 0 ? size : 1, &p->ledger);
 }
 
 shoal_err sh_cuda_share(void *data, size_t size, shoal_block **out_piece)
 {
-    shoal_err err = sh_cuda_check();
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(sh_cuda_check());
     sh_cuda_order_begin();
-    sh_cuda_memory_lock();
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
     sh_cuda_piece *p = sh_cuda_piece_at(data);
-    err = p && size <= p->size
-              ? share_piece(p, size)
-              : sh_fail(SHOAL_EINVAL, "this card memory was not allocated by Shoal: clone the tensor first");
+    shoal_err err = p && p->granule && size <= p->size
+                        ? share_piece(p, size)
+                        : sh_fail(SHOAL_EINVAL, "this card memory was not allocated by Shoal: clone the tensor first");
     if (err == SHOAL_OK) {
         *out_piece = sh_block_retain(p->ledger);
     }
-    sh_cuda_memory_unlock();
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
     return err;
 }
 
@@ -126,23 +105,23 @@ void sh_cuda_lend(sh_cuda_piece *p)
     }
     p->state = SH_CUDA_LENT;
     p->next = NULL;
-    p->prev = lent.last;
-    *(lent.last ? &lent.last->next : &lent.first) = p;
-    lent.last = p;
+    p->prev = sh_gpu.lent_last;
+    *(sh_gpu.lent_last ? &sh_gpu.lent_last->next : &sh_gpu.lent_first) = p;
+    sh_gpu.lent_last = p;
 }
 
 static void unlink_lent(sh_cuda_piece *p)
 {
-    *(p->prev ? &p->prev->next : &lent.first) = p->next;
-    *(p->next ? &p->next->prev : &lent.last) = p->prev;
+    *(p->prev ? &p->prev->next : &sh_gpu.lent_first) = p->next;
+    *(p->next ? &p->next->prev : &sh_gpu.lent_last) = p->prev;
     p->next = p->prev = NULL;
 }
 
 void sh_cuda_reclaim(size_t most)
 {
-    sh_cuda_piece *last = lent.last;
-    for (size_t i = 0; lent.first && i < most; i++) {
-        sh_cuda_piece *p = lent.first;
+    sh_cuda_piece *last = sh_gpu.lent_last;
+    for (size_t i = 0; sh_gpu.lent_first && i < most; i++) {
+        sh_cuda_piece *p = sh_gpu.lent_first;
         unlink_lent(p);
         sh_cuda_lend(p); /* free, or again at the end */
         if (p == last) {
@@ -151,74 +130,53 @@ void sh_cuda_reclaim(size_t most)
     }
 }
 
-void sh_cuda_granule_unshare(sh_cuda_granule *granule)
-{
-    sh_block_release(granule->ledger);
-    granule->ledger = NULL;
-}
-
 /* ---- mapping ---- */
 
-static void drop_import(import *m)
+/* Takes granules that others made and no longer exist out of the list, or all that others made. Returns them. Nothing of this
+ * process uses the dead ones: it would hold a piece, and so the granule. */
+static sh_cuda_granule *take_imports(bool all)
 {
-    int mode = sh_cuda_relax();
-    sh_cuda_unmap(m->address, m->size);
-    (void)sh_cu.cuMemRelease(m->memory);
-    sh_cuda_restrict(mode);
-    free(m);
-}
-
-/* Under the lock of imports: unmaps granules that no longer exist. Nothing of this process uses them: it would hold a
- * piece, and so the granule. */
-static void drop_dead(void)
-{
-    uint64_t died = sh_granules_died();
-    if (died == imports.died || !sh_enter_held()) {
-        return;
-    }
-    import *dead = NULL;
-    for (import **m = &imports.list; *m;) {
-        import *here = *m;
-        sh_granule_info info;
-        if (sh_granule_look(here->granule, &info) && info.serial == here->serial) {
-            m = &here->next;
+    sh_cuda_granule *taken = NULL;
+    sh_granule_info info;
+    for (sh_cuda_granule **place = &sh_gpu.granules; *place;) {
+        sh_cuda_granule *g = *place;
+        if (g->first || (!all && sh_granule_look(g->id, &info) && info.serial == g->serial)) {
+            place = &g->next;
             continue;
         }
-        *m = here->next;
-        here->next = dead;
-        dead = here;
+        *place = g->next;
+        g->next = taken;
+        taken = g;
     }
-    sh_leave();
-    imports.died = died;
-    for (import *m = dead, *next; m; m = next) {
-        next = m->next;
-        drop_import(m);
+    return taken;
+}
+
+/* Unmaps granules without a lock. They count as imports until the driver has done it. */
+static void drop_imports(sh_cuda_granule *list)
+{
+    uint32_t count = 0;
+    for (const sh_cuda_granule *g = list; g; g = g->next) {
+        count++;
     }
+    (void)sh_cuda_granules_drop(list);
+    (void)sh_sub_acq_rel(&sh_gpu.imports, count);
 }
 
 void sh_cuda_imports_tidy(void)
 {
-    sh_cardlock_lock(SH_CARD_LOCK_IMPORTS);
-    if (imports.list) {
-        drop_dead();
+    sh_cuda_granule *dead = NULL;
+    uint64_t died = sh_granules_died();
+    if (!sh_cuda_imports_exist() || died == sh_load_relaxed(&sh_gpu.died)) {
+        return;
     }
-    sh_cardlock_unlock(SH_CARD_LOCK_IMPORTS);
-}
-
-static shoal_err import_memory(import *m, int fd)
-{
-    int mode = sh_cuda_relax();
-    shoal_err err =
-        sh_cuda_result("cannot open card memory of another process",
-                       sh_cu.cuMemImportFromShareableHandle(&m->memory, (void *)(intptr_t)fd, SH_CU_HANDLE_FD));
-    if (err == SHOAL_OK) {
-        err = sh_cuda_map(m->memory, m->size, &m->address);
-        if (err != SHOAL_OK) {
-            (void)sh_cu.cuMemRelease(m->memory);
-        }
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
+    if (sh_enter_held()) {
+        dead = take_imports(false);
+        sh_leave();
+        sh_store_relaxed(&sh_gpu.died, died);
     }
-    sh_cuda_restrict(mode);
-    return err;
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
+    drop_imports(dead);
 }
 
 /* Checks that the granule is of this card. The caller holds a piece of it, so it lives. */
@@ -241,164 +199,111 @@ static shoal_err look_at_granule(const sh_piece *piece, sh_granule_info *out_inf
     return SHOAL_OK;
 }
 
-static shoal_err map_granule(const sh_piece *piece, import **out_import)
+/* Returns the granule of a piece, and puts it first: the next piece is probably in the same one. NULL if it is not mapped. */
+static sh_cuda_granule *find_granule(const sh_piece *piece)
 {
-    sh_granule_info info;
-    int fd = -1;
-    shoal_err err = look_at_granule(piece, &info);
-    if (err == SHOAL_OK) {
-        err = sh_granule_fd(piece->granule, &fd);
-    }
-    if (err != SHOAL_OK) {
-        return err;
-    }
-    import *fresh = malloc(sizeof *fresh);
-    if (!fresh) {
-        err = sh_fail(SHOAL_ENOMEM, "no memory to describe card memory of another process");
-    } else {
-        *fresh = (import){.granule = piece->granule, .serial = piece->serial, .size = info.size};
-        err = import_memory(fresh, fd);
-    }
-    close(fd);
-    if (err != SHOAL_OK) {
-        free(fresh);
-        return err;
-    }
-    *out_import = fresh;
-    sh_cuda_answer_begin();
-    return SHOAL_OK;
-}
-
-/* Finds a granule among this process's own, which have no import. */
-static bool find_own(const sh_piece *piece, sh_cu_address *out_address)
-{
-    sh_cuda_memory_lock();
-    const sh_cuda_granule *g = sh_cuda_granules();
-    while (g && (!g->ledger || sh_block_is_lost(g->ledger) || shoal_block_id(g->ledger) != piece->granule)) {
-        g = g->next;
+    sh_cuda_granule **place = &sh_gpu.granules, *g;
+    while ((g = *place) && (g->id != piece->granule || (g->first ? !is_shared(g) : g->serial != piece->serial))) {
+        place = &g->next;
     }
     if (g) {
-        *out_address = g->address;
+        *place = g->next;
+        g->next = sh_gpu.granules;
+        sh_gpu.granules = g;
     }
-    sh_cuda_memory_unlock();
+    return g;
+}
+
+static bool find_address(const sh_piece *piece, void **out_data)
+{
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
+    const sh_cuda_granule *g = find_granule(piece);
+    if (g) {
+        *out_data = (void *)(uintptr_t)(g->address + piece->offset);
+    }
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
     return g != NULL;
 }
 
-/* Under the lock of imports: finds a granule of another process, and puts it first: the next piece is probably in the
- * same one. */
-static import *find_import(const sh_piece *piece)
+/* Under SH_CARD_LOCK_DRIVER, so that a granule is mapped once. */
+static shoal_err import(const sh_piece *piece, void **out_data)
 {
-    import **place = &imports.list, *m;
-    while ((m = *place) && (m->granule != piece->granule || m->serial != piece->serial)) {
-        place = &m->next;
+    sh_granule_info info;
+    sh_cuda_granule *g;
+    int fd = -1;
+    if (find_address(piece, out_data)) {
+        return SHOAL_OK; /* another thread came first */
     }
-    if (m && m != imports.list) { /* the list is never empty in between: the end of the process may look at it */
-        *place = m->next;
-        m->next = imports.list;
-        imports.list = m;
-    }
-    return m;
+    SH_TRY(look_at_granule(piece, &info));
+    SH_TRY(sh_granule_fd(piece->granule, &fd));
+    shoal_err err = sh_cuda_granule_import(fd, info.size, &g);
+    close(fd);
+    SH_TRY(err);
+    g->id = piece->granule;
+    g->serial = piece->serial;
+    (void)sh_add_acq_rel(&sh_gpu.imports, 1);
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
+    g->next = sh_gpu.granules;
+    sh_gpu.granules = g;
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
+    *out_data = (void *)(uintptr_t)(g->address + piece->offset);
+    return SHOAL_OK;
 }
 
-/* Two threads may come here for the same granule. */
-static shoal_err map_once(const sh_piece *piece, sh_cu_address *out_address)
-{
-    shoal_err err = SHOAL_OK;
-    sh_cardlock_lock(SH_CARD_LOCK_IMPORTS);
-    import *m = find_import(piece);
-    if (!m) {
-        err = map_granule(piece, &m);
-        if (err == SHOAL_OK) {
-            m->next = imports.list;
-            imports.list = m;
-        }
-    }
-    if (err == SHOAL_OK) {
-        *out_address = m->address;
-    }
-    sh_cardlock_unlock(SH_CARD_LOCK_IMPORTS);
-    return err;
-}
-
-/* Takes the allocator's lock only after it has released that of imports, which comes after it. */
 shoal_err sh_cuda_open(const sh_piece *piece, void **out_data)
 {
-    shoal_err err = sh_cuda_get() ? SHOAL_OK : shoal_last_error();
-    if (err != SHOAL_OK) {
-        return err;
+    if (!sh_cuda_get()) {
+        return shoal_last_error();
     }
     sh_cuda_order_begin();
-    sh_cu_address address = 0;
-    sh_cardlock_lock(SH_CARD_LOCK_IMPORTS);
-    drop_dead();
-    const import *m = find_import(piece);
-    address = m ? m->address : 0;
-    sh_cardlock_unlock(SH_CARD_LOCK_IMPORTS);
-    if (!m && !find_own(piece, &address)) {
-        err = map_once(piece, &address);
+    sh_cuda_imports_tidy();
+    if (find_address(piece, out_data)) {
+        return SHOAL_OK;
     }
-    if (err == SHOAL_OK) {
-        *out_data = (void *)(uintptr_t)(address + piece->offset);
-    }
+    sh_cardlock_lock(SH_CARD_LOCK_DRIVER);
+    shoal_err err = import(piece, out_data);
+    sh_cardlock_unlock(SH_CARD_LOCK_DRIVER);
+    sh_cuda_service_begin();
     return err;
 }
 
 bool sh_cuda_imports_exist(void)
 {
-    return imports.list != NULL;
+    return sh_load_acquire(&sh_gpu.imports) != 0;
 }
 
 /* ---- leaving a world ---- */
 
-uint64_t sh_cuda_worlds_left(void)
-{
-    return sh_load_relaxed(&worlds_left);
-}
-
-bool sh_cuda_has_imports(void)
-{
-    sh_cardlock_lock(SH_CARD_LOCK_IMPORTS);
-    bool has = sh_cuda_imports_exist();
-    sh_cardlock_unlock(SH_CARD_LOCK_IMPORTS);
-    return has;
-}
-
 /* What others hold of this process's memory cannot come back: this process would not learn of it. A piece that is in
  * use here stays so until it is freed: its tensor can no longer be used, but another library may have the memory
  * (DLPack). */
-static void forget_piece(sh_cuda_piece *p)
+static void forget_ledger(sh_cuda_piece *p)
 {
-    if (!p->ledger) {
-        return;
-    }
-    p->given = p->given || !sh_block_is_sole_holder(p->ledger); /* it may have been shared in another world before */
-    sh_block_release(p->ledger);
-    p->ledger = NULL;
-    if (p->state == SH_CUDA_LENT) {
+    if (p->ledger) {
+        p->given =
+            p->given || !sh_block_is_sole_holder(p->ledger); /* it may have been shared in another world before */
+        sh_block_release(p->ledger);
+        p->ledger = NULL;
         p->next = p->prev = NULL;
-        sh_cuda_piece_give(p);
     }
 }
 
 void sh_cuda_share_leave(void)
 {
-    sh_cuda_memory_lock();
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
     sh_cuda_reclaim(SIZE_MAX);
-    sh_cuda_pieces_visit(forget_piece);
-    lent.first = lent.last = NULL;
-    for (sh_cuda_granule *g = sh_cuda_granules(); g; g = g->next) {
-        if (g->ledger) {
-            sh_cuda_granule_unshare(g);
+    for (sh_cuda_granule *g = sh_gpu.granules; g; g = g->next) {
+        for (sh_cuda_piece *p = g->first; p; p = p->after) {
+            forget_ledger(p);
         }
+        sh_block_release(g->ledger);
+        g->ledger = NULL;
+        g->id = g->first ? 0 : g->id;
     }
-    sh_cuda_memory_unlock();
+    sh_gpu.lent_first = sh_gpu.lent_last = NULL;
+    sh_cuda_granule *imports = take_imports(true);
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
     (void)sh_cuda_memory_trim(); /* the processes of this world cannot ask for it any more */
-    sh_cardlock_lock(SH_CARD_LOCK_IMPORTS);
-    sh_store_relaxed(&worlds_left, sh_load_relaxed(&worlds_left) + 1); /* no other thread is in a call of the library */
-    while (imports.list) {
-        import *m = imports.list;
-        imports.list = m->next;
-        drop_import(m);
-    }
-    sh_cardlock_unlock(SH_CARD_LOCK_IMPORTS);
+    sh_count_up(&sh_gpu.worlds_left);
+    drop_imports(imports);
 }

@@ -1,18 +1,26 @@
-/* Card memory between processes: pieces are lent, opened and given back, and their work is ordered.
+/* GPU memory between processes: pieces are lent, opened and given back, and their work is ordered.
  *
  * WHO HOLDS WHAT. sh_cuda_share makes a piece of the world's ledger (shm/granule.h) of memory that sh_cuda_alloc gave
  * out. Its maker keeps one reference until it is the only holder, even after sh_cuda_free. Only then are the bytes used
  * again. A process that receives the piece maps the granule once, and finds later pieces there without a driver call.
  *
  * ORDER. Each process has one stream. A put records how far the stream must have come: sh_cuda_mark writes that into
- * the piece's work word. A get makes the receiver's stream wait for it: sh_cuda_await notes the wait, and it is
+ * the piece's work word. A get makes the receiver's stream wait for it: sh_cuda_await remembers the wait, and it is
  * enqueued before the next work of this process. If the work is done, the driver is not called. The host does not wait,
  * unless the driver cannot register the world's words; then the put waits for its stream. A receiver whose own work
- * uses the bytes keeps its reference until that work is done: sh_cuda_close. */
+ * uses the bytes keeps its reference until that work is done: sh_cuda_close.
+ *
+ * Other files enqueue work like this, and in no other way:
+ *
+ *     SH_TRY(sh_cuda_follow());     before: the stream waits for what sh_cuda_await has remembered
+ *     ... enqueue ...
+ *     sh_cuda_touch();              after, also if it failed: the work is counted, so that the next mark comes after it
+ *
+ * The other two entry points are sh_cuda_mark and sh_cuda_order_wait. */
 #ifndef SH_DEVICE_CUDA_SHARE_H
 #define SH_DEVICE_CUDA_SHARE_H
 
-#include "device/cuda_memory.h"
+#include "device/cuda_state.h"
 #include "shm/granule.h"
 
 /* Makes a piece of the memory at data, which sh_cuda_alloc returned, or returns the one that it has. The caller owns
@@ -35,64 +43,46 @@ shoal_err sh_cuda_mark(sh_a64 *work);
  * SHOAL_EOWNERDEAD if the work was lost with its process; those of the driver; SHOAL_ESTATE in a capture. */
 shoal_err sh_cuda_await(sh_work work);
 
-/* ---- between the files of the card ---- */
+/* ---- between the files of the GPU ---- */
 
-/* Counts work that was enqueued. Called by everyone who enqueues, after that: so whatever a mark does not cover is
- * counted after the mark. */
-extern sh_a64 sh_cuda_enqueued;
-
+/* Counts work that was enqueued. Called by all code that enqueues, after that: so work that no mark includes yet is counted
+ * after the last mark. */
 static inline void sh_cuda_touch(void)
 {
-    sh_count_up(&sh_cuda_enqueued);
+    sh_count_up(&sh_gpu.enqueued);
 }
 
-/* Called by everyone who enqueues, before that: the stream waits for what sh_cuda_await has noted. Errors:
- * SHOAL_ENOMEM; those of the driver. */
-extern sh_a32 sh_cuda_noted;
-shoal_err sh_cuda_follow_noted(void);
+/* Called by all code that enqueues, before that. Errors: those of the driver. */
+shoal_err sh_cuda_follow_slow(void);
 
 static inline shoal_err sh_cuda_follow(void)
 {
-    return __builtin_expect(sh_load_relaxed(&sh_cuda_noted) == 0, 1) ? SHOAL_OK : sh_cuda_follow_noted();
+    return __builtin_expect(sh_load_relaxed(&sh_gpu.wait_count) == 0, 1) ? SHOAL_OK : sh_cuda_follow_slow();
 }
-
-/* Says that other code enqueues work that is not counted. From now on every mark calls the driver. */
-void sh_cuda_order_distrust(void);
 
 /* Waits on the host until everything that was enqueued is done. Errors: SHOAL_EOWNERDEAD if the stream waited for work
  * of a process that died, and that work was lost; those of the driver. */
 shoal_err sh_cuda_order_wait(void);
 
 /* The same, for a call that cannot fail: the next sh_cuda_order_wait reports what was lost. drain: does not release what
- * sh_cuda_close keeps, and takes no lock but that of the waits. */
+ * sh_cuda_close keeps, and takes no lock. */
 void sh_cuda_order_finish(void);
 void sh_cuda_order_drain(void);
 
 /* Returns how many works of other processes the stream waits for, or are lost and not yet reported by a host wait. If
- * works were lost, releases the stream. Does not call the driver, and does not wait for a thread that does. */
+ * works were lost, releases the stream. Does not call the driver, and takes no lock. */
 size_t sh_cuda_order_look(void);
 
-/* Others may wait for a mark of this process: asks the driver whether the card has failed before it. If so, what is not done is
- * lost (sh_timelines_lose). */
+/* Checks whether this process has made a mark that the GPU has not reached. Takes no lock. */
+bool sh_cuda_order_is_awaited(void);
+
+/* Asks the driver whether the GPU has failed before that mark. If so, what is not done is lost (sh_timelines_lose). */
 void sh_cuda_order_ask(void);
-
-/* While the stream waits for other processes, a thread notices their deaths (cuda_watch.c). Called without locks when
- * it may have begun to wait, and when another library's stream waits for it. stop: ends the thread. end: the same
- * before the process ends; may be called in a signal handler. */
-void sh_cuda_watch(void);
-void sh_cuda_watch_stop(void);
-void sh_cuda_watch_end(void);
-
-/* Answers requests for card memory from now on (cuda_answer.c), if this process uses a card in a world. Cheap if it
- * does. leave: before it leaves the world. end: before it ends; may be called in a signal handler. */
-void sh_cuda_answer_begin(void);
-void sh_cuda_answer_leave(void);
-void sh_cuda_answer_end(void);
 
 /* Makes this process ready for it in its world. Cheap if it is. */
 void sh_cuda_order_begin(void);
 
-/* Releases the blocks of sh_cuda_close whose work is done, and tidies the imports. */
+/* Releases the blocks of sh_cuda_close whose work is done, and unmaps imports that no longer exist. */
 void sh_cuda_order_poll(void);
 
 /* The same when another process has asked for memory: some blocks may have no mark yet, so it waits a moment, sh_cuda_mark_limit,
@@ -100,30 +90,35 @@ void sh_cuda_order_poll(void);
 extern int64_t sh_cuda_mark_limit;
 void sh_cuda_order_give_back(void);
 
-/* If this process has lost its card, releases all blocks of sh_cuda_close: that card uses nothing any more. */
+/* If this process has lost its GPU, releases all blocks of sh_cuda_close: that GPU uses nothing any more. */
 void sh_cuda_order_abandon(void);
 
-/* Unmaps granules of other processes that have died. Costs one load if none has. */
+/* ---- the service thread (cuda_service.c) ---- */
+
+/* Starts it, if this process uses a GPU in a world. Cheap if it runs. watch: the stream, or another library's, may have begun
+ * to wait for other processes, so the thread looks for deaths. Both called without locks but that of sh_enter. */
+void sh_cuda_service_begin(void);
+void sh_cuda_service_watch(void);
+
+/* Stops it in two steps. quiet: it gives nothing back any more, but looks for deaths. end: it is gone. At the end of the process
+ * (ends) they may be called in a signal handler, take no lock, and wait for half a second at most. */
+void sh_cuda_service_quiet(bool ends);
+void sh_cuda_service_end(bool ends);
+
+/* ---- granules of others (cuda_share.c) ---- */
+
+/* Unmaps those that no longer exist. Costs two loads if none has died. */
 void sh_cuda_imports_tidy(void);
 
-/* Returns whether this process has mapped granules of others. Without the lock, at the end of the process: no other thread
- * is there. */
+/* Returns whether this process has mapped any. Takes no lock. */
 bool sh_cuda_imports_exist(void);
 
-/* For captures, whose graphs keep addresses. left: counts the worlds that this process has left, where it unmapped the
- * granules of others. has: says whether it has mapped any now. */
-uint64_t sh_cuda_worlds_left(void);
-bool sh_cuda_has_imports(void);
-
-/* Forgets what belongs to the world that this process leaves (cuda_share.c). */
+/* Forgets what belongs to the world that this process leaves. */
 void sh_cuda_share_leave(void);
 
-/* Called by the allocator, under its lock. lend: a piece in use was freed, and has a ledger; it stays lent, or becomes
- * free at once. reclaim: looks at up to `most` lent pieces, and frees those that have come back. */
+/* Under SH_CARD_LOCK_STATE. lend: a piece in use was freed, and has a ledger; it stays lent, or becomes free at once. reclaim:
+ * looks at up to `most` lent pieces, and frees those that have come back. */
 void sh_cuda_lend(sh_cuda_piece *piece);
 void sh_cuda_reclaim(size_t most);
-
-/* Gives a granule's ledger back: no other process has pieces of it, or this process leaves the world. */
-void sh_cuda_granule_unshare(sh_cuda_granule *granule);
 
 #endif

@@ -16,8 +16,8 @@ shoal_err sh_device_find(shoal_device kind)
     if (kind != SHOAL_CUDA) {
         return sh_device_get(kind) ? SHOAL_OK : shoal_last_error();
     }
-    shoal_err err = sh_cuda_library_load(&library);
-    return err == SHOAL_OK ? sh_cuda_driver_find() : err;
+    SH_TRY(sh_cuda_library_load(&library));
+    return sh_cuda_driver_find();
 }
 
 shoal_err sh_device_look(shoal_device kind)

@@ -39,8 +39,10 @@ static shoal_err mark_description(const shoal_block *description, bool is_grad)
         return SHOAL_OK; /* nonsense: the receiver says so */
     }
     sh_a64 *work = work_of(sh_ref_id(sh_load_acquire(&r.references[0])));
-    shoal_err err = work ? sh_cuda_mark(work) : SHOAL_OK;
-    return err == SHOAL_OK && r.count > 1 && !is_grad ? mark_reference(&r, 1, true) : err;
+    if (work) {
+        SH_TRY(sh_cuda_mark(work));
+    }
+    return r.count > 1 && !is_grad ? mark_reference(&r, 1, true) : SHOAL_OK;
 }
 
 /* A sparse tensor and a module refer to the descriptions of their tensors. */
@@ -53,13 +55,12 @@ static shoal_err object_is_sent(const shoal_block *object)
     if (object->kind == SH_KIND_TENSOR) {
         return mark_description(object, false);
     }
-    shoal_err err = SHOAL_OK;
     if ((object->kind == SH_KIND_SPARSE || object->kind == SH_KIND_MODULE) && sh_record_look(object, &r)) {
-        for (uint64_t i = 0; err == SHOAL_OK && i < r.count; i++) {
-            err = mark_reference(&r, i, false);
+        for (uint64_t i = 0; i < r.count; i++) {
+            SH_TRY(mark_reference(&r, i, false));
         }
     }
-    return err;
+    return SHOAL_OK;
 }
 
 __attribute__((constructor)) static void register_hook(void)

@@ -71,7 +71,7 @@ static bool read_tensor(uint64_t id, const sh_found *f, seen_tensor *out)
     return true;
 }
 
-static void note_tensor(uint64_t id, const sh_found *found, void *context)
+static void add_tensor(uint64_t id, const sh_found *found, void *context)
 {
     card_listing *l = context;
     seen_tensor t;
@@ -86,7 +86,7 @@ static int compare_ids(const void *id, const void *tensor)
     return a < b ? -1 : a > b;
 }
 
-static void note_holder(uint32_t slot, uint64_t id, void *context)
+static void add_holder(uint32_t slot, uint64_t id, void *context)
 {
     card_listing *l = context;
     seen_tensor *t = l->tensor_count > 0 ? bsearch(&id, l->tensors, l->tensor_count, sizeof *t, compare_ids) : NULL;
@@ -132,12 +132,12 @@ static void tell_all(const card_listing *l, bool (*each)(const shoal_card_tensor
 static void see_world(void *listing)
 {
     if (sh_granules_existed()) { /* a heap is large to walk, and most worlds have nothing on a card */
-        sh_blocks_visit(note_tensor, listing);
-        sh_holders_visit(note_holder, listing);
+        sh_blocks_visit(add_tensor, listing);
+        sh_holders_visit(add_holder, listing);
     }
 }
 
-/* Outside: tells what was seen. */
+/* Outside: calls `each` for what was seen. */
 static shoal_err finish(card_listing *l, shoal_err err, bool (*each)(const shoal_card_tensor *, void *), void *context)
 {
     if (err == SHOAL_OK && l->no_memory) {

@@ -8,7 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Takes two locks in a child, and returns how the child ended. Copies what it wrote to stderr. */
+/* Takes two locks in a child, or calls the driver under the first (SH_CARD_LOCKS), and returns how the child ended. Copies what it wrote to stderr. */
 static int take_both(sh_cardlock_rank first, sh_cardlock_rank second, char *text, size_t size)
 {
     int ends[2], status = 0;
@@ -18,7 +18,11 @@ static int take_both(sh_cardlock_rank first, sh_cardlock_rank second, char *text
     if (child == 0) {
         dup2(ends[1], STDERR_FILENO);
         sh_cardlock_lock(first);
-        sh_cardlock_lock(second);
+        if (second == SH_CARD_LOCKS) {
+            sh_cardlock_check_call();
+        } else {
+            sh_cardlock_lock(second);
+        }
         _exit(0);
     }
     close(ends[1]);
@@ -35,14 +39,15 @@ static int take_both(sh_cardlock_rank first, sh_cardlock_rank second, char *text
 START_TEST(right_order_passes)
 {
     char text[512];
-    int status = take_both(SH_CARD_LOCK_MEMORY, SH_CARD_LOCK_STATE, text, sizeof text);
+    int status = take_both(SH_CARD_LOCK_DRIVER, SH_CARD_LOCK_STATE, text, sizeof text);
     ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
-    sh_cardlock_lock(SH_CARD_LOCK_ORDER);
-    ck_assert(sh_cardlock_trylock(SH_CARD_LOCK_STATE));
+    sh_cardlock_lock(SH_CARD_LOCK_DRIVER);
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
     sh_cardlock_unlock(SH_CARD_LOCK_STATE);
-    sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
-    sh_cardlock_lock(SH_CARD_LOCK_TRIM); /* the thread holds none any more */
-    sh_cardlock_unlock(SH_CARD_LOCK_TRIM);
+    sh_cardlock_check_call();
+    sh_cardlock_unlock(SH_CARD_LOCK_DRIVER);
+    sh_cardlock_lock(SH_CARD_LOCK_OPEN); /* the thread holds none any more */
+    sh_cardlock_unlock(SH_CARD_LOCK_OPEN);
 }
 END_TEST
 
@@ -50,12 +55,26 @@ END_TEST
 START_TEST(wrong_order_ends_a_debug_build)
 {
     char text[512];
-    int status = take_both(SH_CARD_LOCK_STATE, SH_CARD_LOCK_MEMORY, text, sizeof text);
+    int status = take_both(SH_CARD_LOCK_STATE, SH_CARD_LOCK_DRIVER, text, sizeof text);
 #ifdef NDEBUG
     ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 #else
     ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
-    ck_assert_ptr_nonnull(strstr(text, "\"memory\" is taken under \"state\""));
+    ck_assert_ptr_nonnull(strstr(text, "\"driver\" is taken under \"state\""));
+#endif
+}
+END_TEST
+
+/* The state's lock is what the thread that notices deaths takes: a driver call under it could wait for the dead. */
+START_TEST(a_driver_call_under_the_state_ends_a_debug_build)
+{
+    char text[512];
+    int status = take_both(SH_CARD_LOCK_STATE, SH_CARD_LOCKS, text, sizeof text);
+#ifdef NDEBUG
+    ck_assert(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+#else
+    ck_assert(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
+    ck_assert_ptr_nonnull(strstr(text, "the driver is called under \"state\""));
 #endif
 }
 END_TEST
@@ -67,6 +86,7 @@ static Suite *suite(void)
     tcase_add_checked_fixture(tc, sh_leaks_begin, sh_leaks_end);
     tcase_add_test(tc, right_order_passes);
     tcase_add_test(tc, wrong_order_ends_a_debug_build);
+    tcase_add_test(tc, a_driver_call_under_the_state_ends_a_debug_build);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -274,19 +274,27 @@ static shoal_err put_set(set *s, bool had)
     s->m.magic = MESSAGE_MAGIC;
     s->m.number++;
     SH_DEATH("store.set.peeked"); /* death: nothing has changed; the system closes the fds of the dead */
-    shoal_err err = send_set(s);
-    if (err == SHOAL_OK) {
-        /* death: two messages. The first holds all that lives, except a new granule, which dies with its maker, this
-         * process; readers go by the first, and the next writer drops it. */
-        SH_DEATH("store.set.sent");
-        close_fds(s);
-        SH_DEATH("store.set.closed"); /* death: the same */
-        if (had) {
-            (void)drop_first(sh_cardstore_fds[SH_STORE_FROM]);
-        }
-        SH_DEATH("store.set.dropped"); /* death: done, but for the lock, which recovery releases */
+    SH_TRY(send_set(s));
+    /* death: two messages. The first holds all that lives, except a new granule, which dies with its maker, this
+     * process; readers go by the first, and the next writer drops it. */
+    SH_DEATH("store.set.sent");
+    close_fds(s);
+    SH_DEATH("store.set.closed"); /* death: the same */
+    if (had) {
+        (void)drop_first(sh_cardstore_fds[SH_STORE_FROM]);
     }
-    return err;
+    SH_DEATH("store.set.dropped"); /* death: done, but for the lock, which recovery releases */
+    return SHOAL_OK;
+}
+
+/* Sends the set without dead granules, and with one more unless fd is -1. The set is empty after that. */
+static shoal_err send_living(set *s, const sh_store_entry *more, int fd, bool had)
+{
+    drop_dead(s);
+    if (fd >= 0) {
+        SH_TRY(extend_set(s, more, fd));
+    }
+    return put_set(s, had);
 }
 
 /* Replaces the set by one without dead granules and with one fd more, unless it is -1. Called inside, under the store's
@@ -297,29 +305,21 @@ static shoal_err replace(const sh_store_entry *more, int fd)
     uint64_t died =
         sh_load_acquire(&store()->died); /* before the look at the blocks: those counted so far are seen dead */
     s.m.number = 0;
-    shoal_err err = settle(&s);
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(settle(&s));
     uint32_t living = count_living(&s.m);
     if (fd >= 0 && living >= SH_STORE_MAX) {
         return sh_fail(SHOAL_ELIMIT, "the world has %u granules of card memory, and cannot have more", living);
     }
     if (fd >= 0 || living < s.m.count) {
         bool had = s.m.number != 0;
-        err = peek(true, &s);
-        if (err == SHOAL_OK) {
-            drop_dead(&s);
-            err = fd >= 0 ? extend_set(&s, more, fd) : SHOAL_OK;
-            err = err == SHOAL_OK ? put_set(&s, had) : err;
-            close_fds(&s);
-            drop_ballast();
-        }
+        SH_TRY(peek(true, &s));
+        shoal_err err = send_living(&s, more, fd, had);
+        close_fds(&s);
+        drop_ballast();
+        SH_TRY(err);
     }
-    if (err == SHOAL_OK) {
-        sh_store_release(&store()->swept, died);
-    }
-    return err;
+    sh_store_release(&store()->swept, died);
+    return SHOAL_OK;
 }
 
 /* ---- the lock ---- */
@@ -382,17 +382,15 @@ void sh_cardstore_repair(sh_owner dead)
 static shoal_err prepare(uint64_t granule, sh_store_entry *out_entry)
 {
     sh_granule_info info;
-    shoal_err err = sh_cardstore_need_ends();
-    if (err == SHOAL_OK && !sh_granule_look(granule, &info)) {
-        err = sh_fail(SHOAL_EINVAL, "block %llu is not a granule of card memory", (unsigned long long)granule);
+    SH_TRY(sh_cardstore_need_ends());
+    if (!sh_granule_look(granule, &info)) {
+        return sh_fail(SHOAL_EINVAL, "block %llu is not a granule of card memory", (unsigned long long)granule);
     }
-    if (err == SHOAL_OK) {
-        *out_entry = (sh_store_entry){.granule = granule, .serial = info.serial};
-    }
-    return err;
+    *out_entry = (sh_store_entry){.granule = granule, .serial = info.serial};
+    return SHOAL_OK;
 }
 
-/* Names who has the lock now: a stopped process has had it all the time. */
+/* Names the process that has the lock now: a stopped process has had it all the time. */
 static shoal_err locked_for_too_long(void)
 {
     uint32_t slot = sh_owner_slot(sh_lock_owner(&store()->lock)); /* of nobody: not a slot */
@@ -456,14 +454,13 @@ shoal_err sh_cardstore_fd(uint64_t granule, int *out_fd)
         }
     }
     sh_leave();
-    if (err == SHOAL_OK && found < 0) {
-        err = sh_fail(SHOAL_ENOENT, "the fd of granule %llu is not in the store of card memory",
-                      (unsigned long long)granule);
+    SH_TRY(err);
+    if (found < 0) {
+        return sh_fail(SHOAL_ENOENT, "the fd of granule %llu is not in the store of card memory",
+                       (unsigned long long)granule);
     }
-    if (err == SHOAL_OK) {
-        *out_fd = found;
-    }
-    return err;
+    *out_fd = found;
+    return SHOAL_OK;
 }
 
 int sh_cardstore_table(sh_store_entry out_entries[SH_STORE_MAX])

@@ -1,5 +1,6 @@
 #include "shm/granule.h"
 
+#include "base/clock.h"
 #include "base/death.h"
 #include "os/futex.h"
 #include "shm/card_store.h"
@@ -99,11 +100,23 @@ static bool is_unanswered(uint64_t number)
     return false;
 }
 
-/* Also if the gate's flag says that nobody is parked: a process that died, or is stopped, in the middle of such a wake may
- * have cleared it while they sleep, and they sleep without slices. */
-static void wake_answerers(void)
+static void ring(sh_slot_shm *slot)
 {
-    sh_gate_wake_slow(&sh_the_world.header->store.asked, INT_MAX);
+    (void)sh_add_acq_rel(&slot->card_bell, 1);
+    (void)sh_futex_wake(&slot->card_bell, 1);
+}
+
+/* Wakes the service threads of all processes. The fence pairs with that in sh_granules_answers_begin: either this process sees
+ * a service that has just begun, or that one sees what was asked. */
+static void ring_all(void)
+{
+    uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);
+    sh_fence_seq_cst();
+    for (uint32_t i = 0; i < used && i < SH_SLOTS; i++) {
+        if (sh_load_acquire(&sh_slot_at(i)->card_answered) != 0) {
+            ring(sh_slot_at(i));
+        }
+    }
 }
 
 uint64_t sh_granules_ask(void)
@@ -111,10 +124,17 @@ uint64_t sh_granules_ask(void)
     if (!sh_attached()) {
         return 0;
     }
-    sh_store_shm *store = &sh_the_world.header->store;
-    uint64_t number = sh_add_acq_rel(&store->wanted, 1) + 1;
-    wake_answerers();
+    uint64_t number = sh_add_acq_rel(&sh_the_world.header->store.wanted, 1) + 1;
+    ring_all();
     return number;
+}
+
+void sh_granules_probe(void)
+{
+    if (sh_attached()) {
+        (void)sh_add_acq_rel(&sh_the_world.header->store.probes, 1);
+        ring_all();
+    }
 }
 
 bool sh_granules_await_answers(uint64_t number, int64_t timeout)
@@ -130,49 +150,43 @@ bool sh_granules_await_answers(uint64_t number, int64_t timeout)
     return in_time || !is_unanswered(number);
 }
 
-uint64_t sh_granules_answers_begin(void)
+sh_asked sh_granules_answers_begin(void)
 {
-    uint64_t last = sh_load_acquire(&sh_the_world.header->store.wanted);
-    sh_store_release(&sh_the_world.self.slot->card_answered, last + 1);
-    return last;
+    const sh_store_shm *store = &sh_the_world.header->store;
+    sh_asked asked = {.request = sh_load_acquire(&store->wanted), .probe = sh_load_acquire(&store->probes)};
+    sh_store_release(&sh_the_world.self.slot->card_answered, asked.request + 1);
+    sh_fence_seq_cst(); /* pairs with that in ring_all */
+    return asked;
 }
 
-/* Sleeps without slices: if who asked died before it woke the gate, nobody needs the answer, and the next one who asks wakes
- * it in any case. */
-uint64_t sh_granules_await_request(uint64_t last, const sh_a32 *stopping)
+sh_asked sh_granules_asked(void)
 {
-    sh_store_shm *store = &sh_the_world.header->store;
-    uint32_t prepared = sh_gate_prepare(&store->asked);
-    uint64_t wanted = sh_load_acquire(&store->wanted);
-    if (wanted == last && sh_load_acquire(stopping) == 0) {
-        sh_futex_wait(&store->asked.word, prepared, SH_NO_DEADLINE);
-        wanted = sh_load_acquire(&store->wanted);
-    }
-    return wanted;
+    const sh_store_shm *store = &sh_the_world.header->store;
+    return (sh_asked){.bell = sh_load_acquire(&sh_the_world.self.slot->card_bell),
+                      .request = sh_load_acquire(&store->wanted),
+                      .probe = sh_load_acquire(&store->probes)};
 }
 
-void sh_granules_nudge(void)
+void sh_granules_sleep(uint32_t bell, int64_t timeout)
 {
-    if (sh_attached()) {
-        wake_answerers();
-    }
+    (void)sh_futex_wait(&sh_the_world.self.slot->card_bell, bell, sh_deadline(timeout));
+}
+
+void sh_granules_ring(void)
+{
+    ring(sh_the_world.self.slot);
 }
 
 void sh_granules_answer(uint64_t number)
 {
     sh_store_release(&sh_the_world.self.slot->card_answered, number + 1);
-    sh_fence_seq_cst(); /* the answer, then the look at the gate's flag: pairs with sh_gate_prepare of who asked */
+    sh_fence_seq_cst(); /* the answer, then the look at the gate's flag: pairs with sh_gate_prepare of the requester */
     sh_gate_wake(&sh_the_world.header->store.answered, INT_MAX);
 }
 
 void sh_granules_answers_end(void)
 {
     sh_granules_answer(UINT64_MAX); /* stores 0 */
-}
-
-void sh_granules_answers_stop(void)
-{
-    wake_answerers();
 }
 
 /* ---- pieces ---- */

@@ -61,41 +61,47 @@ shoal_err sh_piece_read(const shoal_block *piece, sh_piece *out_piece);
 
 /* ---- requests ----
  *
- * A process that finds the card full asks all processes of the world, itself too, to give back what they do not use, and
- * waits until they have. Each process that uses a card has a thread that answers, whatever else it is blocked in.
+ * A process that finds the GPU's memory full asks all processes of the world, itself too, to give back what they do not use,
+ * and waits until they have. Each process that uses a GPU has a service thread that answers, whatever else the process is
+ * blocked in (device/cuda_service.c).
  *
- *   who asks                                    the thread that answers
- *   --------                                    -----------------------
- *   wanted + 1: the number of the request       waits at the gate `asked` until wanted has changed
- *   wakes the gate `asked`                      gives back
- *   waits at the gate `answered`                stores the number in its slot, wakes the gate `answered`
+ *   the requester                                  a service thread
+ *   -------------                                  ----------------
+ *   wanted + 1: the number of the request          reads its bell, then wanted and probes
+ *   rings the bell of each service thread          sleeps at its bell, if nothing is new
+ *   waits at the gate `answered`                   gives back; stores the number in its slot, wakes the gate `answered`
  *
- * One answer counts for all requests up to its number.
- * death: of who asked: nobody needs the answer; the request is answered with the next one, or at once. Of who answers:
- * the wait ends when its slot is recovered, by the sweep at the end of a slice (park.h).
- * stopped: who asked waits for an answer until its timeout. */
+ * One answer counts for all requests up to its number. A probe is the same without an answer: a process has waited for
+ * another one's work for long, and that one may not have noticed that its GPU has failed.
+ * death: if the requester dies, nobody needs the answer; a service thread that was not rung yet sees the request when it
+ * next wakes up. If the one that answers dies, the wait ends when its slot is recovered, by the sweep at the end of a slice
+ * (park.h).
+ * stopped: the requester waits for an answer until its timeout. */
 
 /* Asks. Returns the number of the request, or 0 if this process is in no world. */
 uint64_t sh_granules_ask(void);
+void sh_granules_probe(void);
 
 /* Waits until every process that answers has answered the request. Returns false after the timeout. Not called inside. */
 bool sh_granules_await_answers(uint64_t number, int64_t timeout);
 
-/* For the thread that answers. begin: from now on this process answers; returns the last request, which it need not. await:
- * waits for a request after `last`, and returns the newest; or returns when *stopping is not 0, or after a nudge, perhaps
- * with `last`. answer: says that this process has given back what it had. end: it answers no longer. */
-uint64_t sh_granules_answers_begin(void);
-uint64_t sh_granules_await_request(uint64_t last, const sh_a32 *stopping);
+/* What this process's service thread was asked for so far. */
+typedef struct sh_asked {
+    uint64_t request; /* the number of the last request */
+    uint32_t probe;   /* the number of the last probe */
+    uint32_t bell;    /* read before both: to sleep until it rings again */
+} sh_asked;
 
-/* Wakes these threads in all processes of the world, without a request: someone has waited for another process's work for a
- * while, and that process may not have noticed that its card has failed. */
-void sh_granules_nudge(void);
+/* For the service thread. begin: from now on this process answers; it need not answer what was asked before. sleep: until
+ * the bell rings, or for that long. answer: says that this process has given back what it had. end: it answers no longer. */
+sh_asked sh_granules_answers_begin(void);
+sh_asked sh_granules_asked(void);
+void sh_granules_sleep(uint32_t bell, int64_t timeout);
 void sh_granules_answer(uint64_t number);
 void sh_granules_answers_end(void);
 
-/* Wakes the thread that answers, which then sees that it must stop. Others wake up, too, and sleep again. May be called in a
- * signal handler. */
-void sh_granules_answers_stop(void);
+/* Wakes this process's own service thread. May be called in a signal handler. */
+void sh_granules_ring(void);
 
 /* ---- for tools ---- */
 

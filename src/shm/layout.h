@@ -220,6 +220,7 @@ typedef struct sh_intent_shm {
  *   awaits      the process of the slot; `work` is 0 while it changes `first`
  *   held, card_held, card_used   the process of the slot; statistics
  *   card_answered   the process of the slot, a release: what it had to give was given before
+ *   card_bell   any process, upward, before it wakes the service thread of the slot's process (granule.h)
  *   store       the process of the slot, relaxed; a process that joins by name checks what it finds under the number
  *   cache       the process of the slot stores ids and zeros; others replace an id by 0 with compare-and-swap
  */
@@ -261,6 +262,7 @@ typedef struct sh_slot_shm {
     sh_a64 card_used; /* bytes of these in use: the same */
     sh_a64
         card_answered; /* 1 + the last request for card memory that it has answered; 0: it answers none (granule.h) */
+    sh_a32 card_bell;  /* a futex: its service thread sleeps there */
     sh_a32 store[2];   /* fd + 1 of its ends of the store (card_store.h); 0: it has none */
     char name[SHOAL_NAME_MAX + 1];
     sh_a64 cache[SH_CACHE_ENTRIES];
@@ -277,7 +279,7 @@ typedef struct sh_slot_shm {
  *   died            any process, upward, when a granule's block has weight 0 and before it is free
  *   swept           under the lock: what died was when the last finished sweep began
  *   wanted          any process, upward, when the card had no memory for it: the number of the last request (granule.h)
- *   asked           a gate: threads that answer requests wait there for wanted to change
+ *   probes          any process, upward, when it has waited for another one's card for long (granule.h)
  *   answered        a gate: those who asked wait there for card_answered of the slots
  */
 typedef struct sh_store_shm {
@@ -288,7 +290,8 @@ typedef struct sh_store_shm {
     sh_a64 died __attribute__((aligned(SH_CACHE_LINE))); /* importers of card memory read it often */
     sh_a64 swept;
     sh_a64 wanted;
-    sh_gate asked, answered;
+    sh_a32 probes;
+    sh_gate answered;
 } sh_store_shm;
 
 /* A timeline: timeline.h. One cache line.
@@ -298,7 +301,7 @@ typedef struct sh_store_shm {
  *   a process  0           in use, or its owner is dead and not recovered yet
  *   a process  n           its owner has ended, or lost its card; n and all later numbers are lost; never used again
  *
- * If spoiled_from is not 0, that number and all later ones are lost, too, whatever the owner does: they come after work of
+ * If poisoned_from is not 0, that number and all later ones are lost, too, whatever the owner does: they come after work of
  * another process that was lost. The owner's card does them, so nobody raises done. Such a timeline is not used again either.
  *
  * Synchronisation
@@ -306,14 +309,14 @@ typedef struct sh_store_shm {
  *               by any process that frees waiters, after lost_from is set
  *   issued      the owner, before its card can write the number
  *   lost_from   the owner's recovery, or the owner, once, a release before it raises done
- *   spoiled_from   any process, downward by compare-and-swap, before the lost work's done is raised; and the owner
+ *   poisoned_from   any process, downward by compare-and-swap, before the lost work's done is raised; and the owner
  *   owner       any process, 0 -> itself, by compare-and-swap; the owner, or its recovery, -> 0
  */
 typedef struct sh_timeline_shm {
     sh_a64 done;
     sh_a64 issued;
     sh_a64 lost_from;
-    sh_a64 spoiled_from;
+    sh_a64 poisoned_from;
     sh_a32 owner;
     sh_a32 unused;
 } __attribute__((aligned(SH_CACHE_LINE))) sh_timeline_shm;
@@ -360,7 +363,7 @@ typedef struct sh_world_shm {
 #define SH_RESERVE_MIN (UINT64_C(1) << 29)
 
 /* Returns a number that differs between builds whose shared structs differ. */
-#define SH_LAYOUT_VERSION 14u
+#define SH_LAYOUT_VERSION 15u
 static inline uint64_t sh_layout_word(void)
 {
     return (uint64_t)SH_LAYOUT_VERSION << 48 ^ (uint64_t)sizeof(sh_slot_shm) << 24 ^

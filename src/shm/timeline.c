@@ -23,10 +23,10 @@ static sh_timeline_shm *find(uint32_t index)
     return index != 0 && index < used_now() ? timeline_at(index) : NULL;
 }
 
-/* `done` is read first. Recovery sets lost_from before it raises `done`: who sees the raised `done` sees lost_from, too.
- * And if it sees a `done` of the card's that has reached the number, recovery saw that one or a later one, so lost_from is
- * larger. A `done` that a dying card lowered again does not matter: lost_from is set by then. spoiled_from is the same: it is
- * set before the stream is let go that then writes `done`. */
+/* `done` is read first. Recovery sets lost_from before it raises `done`: a process that sees the raised `done` sees lost_from,
+ * too. And if it sees a `done` of the GPU's that has reached the number, recovery saw that one or a later one, so lost_from is
+ * larger. A `done` that a dying GPU lowered again does not matter: lost_from is set by then. poisoned_from is the same: it is
+ * set before the stream that then writes `done` is released. */
 sh_work_state sh_work_look(sh_work work)
 {
     uint64_t number = sh_work_number(work);
@@ -38,8 +38,8 @@ sh_work_state sh_work_look(sh_work work)
         return SH_WORK_LOST;
     }
     uint64_t done = sh_load_acquire(&t->done);
-    uint64_t lost_from = sh_load_acquire(&t->lost_from), spoiled_from = sh_load_acquire(&t->spoiled_from);
-    if (spoiled_from != 0 && number >= spoiled_from) {
+    uint64_t lost_from = sh_load_acquire(&t->lost_from), poisoned_from = sh_load_acquire(&t->poisoned_from);
+    if (poisoned_from != 0 && number >= poisoned_from) {
         return SH_WORK_LOST;
     }
     if (lost_from != 0) {
@@ -64,13 +64,10 @@ static shoal_err commit(sh_ctx *c)
     if (used_now() != 0) {
         return SHOAL_OK;
     }
-    shoal_err err = sh_commit(c, SH_TIMELINES_AT, SH_TIMELINES_BYTES, SH_TIMELINES_BYTES);
-    if (err == SHOAL_OK) {
-        /* death: memory that nobody uses until the next one commits it again; a world comes here once, so no kill test
-         * does */
-        sh_cas_acq_rel(&sh_the_world.header->timelines_used, &none, 1u);
-    }
-    return err;
+    SH_TRY(sh_commit(c, SH_TIMELINES_AT, SH_TIMELINES_BYTES, SH_TIMELINES_BYTES));
+    /* death: memory that nobody uses until the next one commits it again; a world comes here once, so no kill test does */
+    sh_cas_acq_rel(&sh_the_world.header->timelines_used, &none, 1u);
+    return SHOAL_OK;
 }
 
 /* A timeline with lost numbers keeps its owner, so nobody takes it. The acquire pairs with the swap that removed the last
@@ -78,7 +75,7 @@ static shoal_err commit(sh_ctx *c)
 static bool take(sh_timeline_shm *t, sh_owner self)
 {
     sh_owner nobody = 0;
-    return sh_load_acquire(&t->owner) == 0 && sh_load_acquire(&t->spoiled_from) == 0 &&
+    return sh_load_acquire(&t->owner) == 0 && sh_load_acquire(&t->poisoned_from) == 0 &&
            sh_cas_acq_rel(&t->owner, &nobody, self);
 }
 
@@ -139,6 +136,11 @@ uint64_t sh_timeline_issue(uint32_t index)
     return number;
 }
 
+sh_work sh_timeline_last(uint32_t index)
+{
+    return sh_work_make(index, sh_load_relaxed(&timeline_at(index)->issued));
+}
+
 sh_a64 *sh_timeline_done_word(uint32_t index)
 {
     sh_timeline_shm *t = find(index);
@@ -147,24 +149,24 @@ sh_a64 *sh_timeline_done_word(uint32_t index)
 
 /* ---- work that comes after lost work ---- */
 
-bool sh_timeline_is_spoiled(uint32_t index)
+bool sh_timeline_is_poisoned(uint32_t index)
 {
     sh_timeline_shm *t = find(index);
-    return t != NULL && sh_load_acquire(&t->spoiled_from) != 0;
+    return t != NULL && sh_load_acquire(&t->poisoned_from) != 0;
 }
 
-static void spoil(sh_timeline_shm *t, uint64_t from)
+static void poison(sh_timeline_shm *t, uint64_t from)
 {
-    uint64_t old = sh_load_acquire(&t->spoiled_from);
-    while ((old == 0 || from < old) && !sh_cas_acq_rel(&t->spoiled_from, &old, from)) {
+    uint64_t old = sh_load_acquire(&t->poisoned_from);
+    while ((old == 0 || from < old) && !sh_cas_acq_rel(&t->poisoned_from, &old, from)) {
     }
 }
 
-/* If the work is lost, spoils what comes after it. Returns the work if it is lost, otherwise 0. Called before the streams are let go that wait
- * for it: so what comes after it is not done, and what is done does not come after it. (A dying card may let them go itself,
- * when it has done the work after all. Then what is done is whole.) The process may be gone, or use another timeline now:
- * settle gives no timeline away that an entry may still spoil. */
-static sh_work spoil_after(const sh_await_shm *a)
+/* If the work is lost, poisons what comes after it. Returns the work if it is lost, otherwise 0. Called before the streams that
+ * wait for it are released: so what comes after it is not done, and what is done does not come after it. (A dying GPU may
+ * release them itself, when it has done the work after all. Then what is done is whole.) The process may be gone, or use
+ * another timeline now: settle gives no timeline away that an entry may still poison. */
+static sh_work poison_after(const sh_await_shm *a)
 {
     sh_work work = sh_load_acquire(&a->work), first = sh_load_acquire(&a->first);
     if (work == 0 || sh_work_look(work) != SH_WORK_LOST || sh_load_acquire(&a->work) != work) {
@@ -173,13 +175,13 @@ static sh_work spoil_after(const sh_await_shm *a)
     sh_timeline_shm *t = find(sh_work_timeline(first));
     if (t != NULL) {
         uint64_t done = sh_load_acquire(&t->done), from = sh_work_number(first);
-        spoil(t, from > done ? from : done + 1);
+        poison(t, from > done ? from : done + 1);
     }
     return work;
 }
 
 /* Looks at all waits once. Returns a number that names the lost ones among them. */
-static uint64_t spoil_once(void)
+static uint64_t poison_once(void)
 {
     uint64_t lost = 0, place = 0;
     uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);
@@ -188,13 +190,13 @@ static uint64_t spoil_once(void)
         bool is_free = sh_slot_state_phase(sh_load_acquire(&slot->state)) == SH_PHASE_FREE;
         for (uint32_t n = 0; n < SH_SLOT_AWAITS; n++) {
             place += 2;
-            lost += is_free ? 0 : spoil_after(&slot->awaits[n]) * (place + 1);
+            lost += is_free ? 0 : poison_after(&slot->awaits[n]) * (place + 1);
         }
     }
     return lost;
 }
 
-/* Spoils what comes after lost work, and what comes after that. What was lost in one look has spoiled its timeline before the
+/* Spoils what comes after lost work, and what comes after that. What was lost in one look has poisoned its timeline before the
  * next look begins; so when two looks find the same, nothing more comes after it, also if others do this at the same time,
  * and owners use entries again. The fence pairs with that in sh_timeline_depend: either this process sees what the other one
  * waits for, or that one sees that the work is lost. */
@@ -205,19 +207,17 @@ static void spread_losses(void)
     do {
         before = lost;
         sh_fence_seq_cst();
-        lost = spoil_once();
+        lost = poison_once();
     } while (++looks < 2 || lost != before);
 }
 
-/* Returns an entry whose work is over, or NULL. What comes after a lost one is spoiled: if nobody else has said so yet, this
- * process does. */
+/* Returns an entry whose work is done, or NULL. A lost one stays: a dying GPU may write a smaller `done` once more, and then the
+ * stream still waits, and must be released again (sh_timeline_look). */
 static sh_await_shm *find_room(sh_slot_shm *slot)
 {
     for (uint32_t i = 0; i < SH_SLOT_AWAITS; i++) {
-        sh_await_shm *a = &slot->awaits[i];
-        if (sh_work_look(sh_load_relaxed(&a->work)) != SH_WORK_PENDING) {
-            (void)spoil_after(a);
-            return a;
+        if (sh_work_look(sh_load_relaxed(&slot->awaits[i].work)) == SH_WORK_DONE) {
+            return &slot->awaits[i];
         }
     }
     return NULL;
@@ -251,9 +251,43 @@ bool sh_timeline_depend(uint32_t index, sh_work work)
     sh_store_release(&a->work, work);
     sh_fence_seq_cst();
     if (sh_work_look(work) == SH_WORK_LOST) {
-        spoil(t, next);
+        poison(t, next);
     }
     return true;
+}
+
+bool sh_timeline_awaits(sh_work work)
+{
+    const sh_slot_shm *slot = sh_slot_at(sh_the_world.self.index);
+    for (uint32_t i = 0; i < SH_SLOT_AWAITS; i++) {
+        sh_work awaited = sh_load_acquire(&slot->awaits[i].work);
+        if (sh_work_timeline(awaited) == sh_work_timeline(work) && awaited >= work) {
+            return true;
+        }
+    }
+    return false;
+}
+
+size_t sh_timeline_look(bool forget_lost, bool *out_lost)
+{
+    sh_slot_shm *slot = sh_slot_at(sh_the_world.self.index);
+    size_t count = 0;
+    for (uint32_t i = 0; i < SH_SLOT_AWAITS; i++) {
+        sh_work work = sh_load_acquire(&slot->awaits[i].work);
+        sh_work_state state = sh_work_look(work);
+        if (state == SH_WORK_LOST) {
+            *out_lost = true;
+            sh_timeline_free_waiters(sh_work_timeline(work));
+        }
+        if (state == SH_WORK_LOST && forget_lost) {
+            /* What comes after it is poisoned by now, unless the dying card did the work after all. Another thread may have used
+             * the entry again: that work stays. */
+            (void)sh_cas_acq_rel(&slot->awaits[i].work, &work, 0u);
+        } else {
+            count += state != SH_WORK_DONE;
+        }
+    }
+    return count;
 }
 
 /* ---- the end of the owner ---- */
@@ -273,11 +307,11 @@ void sh_timeline_free_waiters(uint32_t index)
 }
 
 /* Checks whether the owner's stream waits for something, after which no number of this timeline was issued. If that is lost,
- * somebody spoils the timeline, perhaps much later: the entry stays until the slot's next process claims a timeline. */
-static bool may_be_spoiled(uint32_t index, sh_owner owner)
+ * somebody poisons the timeline, perhaps much later: the entry stays until the slot's next process claims a timeline. */
+static bool may_be_poisoned(uint32_t index, sh_owner owner)
 {
     uint32_t number = sh_owner_slot(owner);
-    if (sh_load_acquire(&timeline_at(index)->spoiled_from) != 0 || number >= SH_SLOTS) {
+    if (sh_load_acquire(&timeline_at(index)->poisoned_from) != 0 || number >= SH_SLOTS) {
         return true;
     }
     for (uint32_t i = 0; i < SH_SLOT_AWAITS; i++) {
@@ -296,7 +330,7 @@ static void settle(uint32_t index, sh_owner owner)
 {
     sh_timeline_shm *t = timeline_at(index);
     uint64_t lost_from = sh_load_acquire(&t->lost_from), done = sh_load_acquire(&t->done);
-    if (lost_from == 0 && done >= sh_load_acquire(&t->issued) && !may_be_spoiled(index, owner)) {
+    if (lost_from == 0 && done >= sh_load_acquire(&t->issued) && !may_be_poisoned(index, owner)) {
         SH_DEATH("timeline.settle.all_done"); /* death: the next recoverer comes to the same end */
         sh_cas_acq_rel(&t->owner, &owner, 0u);
         return;
@@ -314,11 +348,11 @@ static void settle(uint32_t index, sh_owner owner)
 void sh_timeline_release(uint32_t index)
 {
     sh_timeline_shm *t = sh_attached() ? find(index) : NULL;
-    sh_cardlock_lock(SH_CARD_LOCK_TIMELINE);
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
     if (t != NULL && sh_load_acquire(&t->owner) == sh_peers_now->self()) {
         settle(index, sh_peers_now->self());
     }
-    sh_cardlock_unlock(SH_CARD_LOCK_TIMELINE);
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
 }
 
 /* Also if all is done: another thread may be about to issue a number that its card will never write. So a receiver finds
@@ -335,13 +369,13 @@ static void lose(uint32_t index)
 void sh_timelines_lose(void)
 {
     uint32_t used = sh_attached() ? used_now() : 0;
-    sh_cardlock_lock(SH_CARD_LOCK_TIMELINE);
+    sh_cardlock_lock(SH_CARD_LOCK_STATE);
     for (uint32_t i = 1; i < used; i++) {
         if (sh_load_acquire(&timeline_at(i)->owner) == sh_peers_now->self()) {
             lose(i);
         }
     }
-    sh_cardlock_unlock(SH_CARD_LOCK_TIMELINE);
+    sh_cardlock_unlock(SH_CARD_LOCK_STATE);
 }
 
 void sh_timelines_settle(sh_owner dead)

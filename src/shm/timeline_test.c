@@ -233,7 +233,7 @@ START_TEST(what_comes_after_lost_work_is_lost)
     ck_assert_int_eq(sh_work_look(c.before), SH_WORK_PENDING);
     ck_assert_int_eq(sh_work_look(c.after), SH_WORK_LOST);
     ck_assert_int_eq(sh_work_look(c.last), SH_WORK_LOST);
-    ck_assert(sh_timeline_is_spoiled(c.second) && sh_timeline_is_spoiled(c.third));
+    ck_assert(sh_timeline_is_poisoned(c.second) && sh_timeline_is_poisoned(c.third));
     ck_assert_uint_eq(sh_load_relaxed(sh_timeline_done_word(c.second)), 0); /* its owner's card is there */
     sh_work later = sh_work_make(c.second, sh_timeline_issue(c.second));
     card_writes(c.second, sh_work_number(later));
@@ -258,7 +258,7 @@ START_TEST(what_comes_after_done_work_is_not_lost)
     sh_timeline_issue(c.first);
     sh_timeline_release(c.first); /* only the later number is lost */
     ck_assert_int_eq(sh_work_look(c.after), SH_WORK_PENDING);
-    ck_assert(!sh_timeline_is_spoiled(c.second) && !sh_timeline_is_spoiled(c.third));
+    ck_assert(!sh_timeline_is_poisoned(c.second) && !sh_timeline_is_poisoned(c.third));
     card_writes(c.second, sh_work_number(c.after));
     card_writes(c.third, sh_work_number(c.last));
     ck_assert_int_eq(sh_work_look(c.last), SH_WORK_DONE);
@@ -283,7 +283,7 @@ START_TEST(work_after_what_is_lost_already_is_lost)
 END_TEST
 
 /* Its owner has given it back, but a wait of its stream may still be lost: nobody else gets the timeline. */
-START_TEST(a_timeline_that_may_be_spoiled_is_not_used_again)
+START_TEST(a_timeline_that_may_be_poisoned_is_not_used_again)
 {
     uint32_t first = 0, second = 0, next = 0;
     ck_assert_ok(sh_timeline_claim(&first));
@@ -332,6 +332,46 @@ START_TEST(a_stream_waits_for_a_limited_number_of_processes)
 }
 END_TEST
 
+/* A lost wait keeps its place until the program is told: the dying GPU may write a smaller number once more, and then the stream
+ * waits again. */
+START_TEST(a_lost_wait_stays_until_it_is_reported)
+{
+    uint32_t others[SH_SLOT_AWAITS + 1], mine = 0;
+    sh_work works[SH_SLOT_AWAITS + 1];
+    bool lost = false;
+    ck_assert_ok(sh_timeline_claim(&mine));
+    ck_assert_int_eq(sh_work_look(sh_timeline_last(mine)), SH_WORK_DONE);
+    for (uint32_t i = 0; i <= SH_SLOT_AWAITS; i++) {
+        ck_assert_ok(sh_timeline_claim(&others[i]));
+        works[i] = sh_work_make(others[i], sh_timeline_issue(others[i]));
+        ck_assert(sh_timeline_last(others[i]) == works[i]);
+    }
+    ck_assert_uint_eq(sh_timeline_look(false, &lost), 0);
+    for (uint32_t i = 0; i < SH_SLOT_AWAITS; i++) {
+        ck_assert(!sh_timeline_awaits(works[i]));
+        ck_assert(sh_timeline_depend(mine, works[i]));
+        ck_assert(sh_timeline_awaits(works[i]));
+    }
+    ck_assert_uint_eq(sh_timeline_look(false, &lost), SH_SLOT_AWAITS);
+    ck_assert(!lost);
+    sh_timeline_release(others[2]);
+    card_writes(others[2], sh_work_number(works[2]) - 1);
+    ck_assert(!sh_timeline_depend(mine, works[SH_SLOT_AWAITS]));
+    ck_assert_uint_eq(sh_timeline_look(false, &lost), SH_SLOT_AWAITS);
+    ck_assert(lost);
+    ck_assert_uint_ge(sh_load_relaxed(sh_timeline_done_word(others[2])), sh_work_number(works[2]));
+    ck_assert_uint_eq(sh_timeline_look(true, &lost), SH_SLOT_AWAITS - 1);
+    lost = false;
+    ck_assert_uint_eq(sh_timeline_look(false, &lost), SH_SLOT_AWAITS - 1);
+    ck_assert(!lost);
+    ck_assert(sh_timeline_depend(mine, works[SH_SLOT_AWAITS]));
+    for (uint32_t i = 0; i <= SH_SLOT_AWAITS; i++) {
+        sh_timeline_release(others[i]);
+    }
+    sh_timeline_release(mine);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("timeline");
@@ -347,7 +387,8 @@ static Suite *suite(void)
     tcase_add_test(tc, what_comes_after_lost_work_is_lost);
     tcase_add_test(tc, what_comes_after_done_work_is_not_lost);
     tcase_add_test(tc, work_after_what_is_lost_already_is_lost);
-    tcase_add_test(tc, a_timeline_that_may_be_spoiled_is_not_used_again);
+    tcase_add_test(tc, a_lost_wait_stays_until_it_is_reported);
+    tcase_add_test(tc, a_timeline_that_may_be_poisoned_is_not_used_again);
     tcase_add_test(tc, a_stream_waits_for_a_limited_number_of_processes);
     tcase_add_test(tc, there_is_an_end_of_timelines);
     suite_add_tcase(s, tc);
