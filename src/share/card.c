@@ -35,7 +35,7 @@ static shoal_err mark_reference(const sh_record *r, uint64_t i, bool is_grad)
 static shoal_err mark_description(const shoal_block *description, bool is_grad)
 {
     sh_record r;
-    if (!sh_record_look(description, &r) || r.count == 0) {
+    if (!sh_record_read(description, &r) || r.count == 0) {
         return SHOAL_OK; /* nonsense: the receiver says so */
     }
     sh_a64 *work = work_of(sh_ref_id(sh_load_acquire(&r.references[0])));
@@ -54,7 +54,7 @@ static shoal_err object_is_sent(const shoal_block *object)
         return mark_description(object, false);
     }
     shoal_err err = SHOAL_OK;
-    if ((object->kind == SH_KIND_SPARSE || object->kind == SH_KIND_MODULE) && sh_record_look(object, &r)) {
+    if ((object->kind == SH_KIND_SPARSE || object->kind == SH_KIND_MODULE) && sh_record_read(object, &r)) {
         for (uint64_t i = 0; err == SHOAL_OK && i < r.count; i++) {
             err = mark_reference(&r, i, false);
         }

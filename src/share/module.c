@@ -138,13 +138,7 @@ static shoal_tensor *tensor_at(const shoal_module *module, const sh_record *reco
             return shoal_tensor_retain(shoal_module_get(module, shoal_value_as_string(shoal_value_at(names, 2 * k))));
         }
     }
-    shoal_block *description;
-    if (sh_record_open(record, i, &description) != SHOAL_OK) {
-        return NULL;
-    }
-    shoal_tensor *t = sh_share_tensor_of(description);
-    sh_block_release(description);
-    return t;
+    return sh_share_tensor_at(record, i);
 }
 
 static shoal_err put_tensors(shoal_module *module, const sh_record *record, const shoal_value *names)
@@ -188,7 +182,7 @@ shoal_module *sh_share_module_of(shoal_block *record)
 {
     sh_record r;
     shoal_value *description;
-    if (record->kind != SH_KIND_MODULE || !sh_record_look(record, &r)) {
+    if (record->kind != SH_KIND_MODULE || !sh_record_read(record, &r)) {
         (void)corrupt();
         return NULL;
     }

@@ -53,7 +53,11 @@ void *sh_share_value_read(const shoal_value *value, shoal_kind kind, const char 
 
 static void *make_tensor(shoal_block *description)
 {
-    return sh_share_tensor_of(description);
+    shoal_tensor *t = sh_share_tensor_of(sh_block_retain(description));
+    if (!t) {
+        sh_block_release(description);
+    }
+    return t;
 }
 
 static void *make_sparse(shoal_block *record)
