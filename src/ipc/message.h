@@ -9,7 +9,7 @@
 #include <shoal/value.h>
 
 /* Makes a message of an encoded value. The handle is private to the caller until it sends it. Called inside (sh_enter); the
- * encoding is made before, because its objects may have something to do then (sh_encoding_sends). Errors: SHOAL_ENOMEM,
+ * encoding is made before, because its objects may have something to do then (sh_value_before_put). Errors: SHOAL_ENOMEM,
  * SHOAL_EINVAL. */
 shoal_err sh_message_make(sh_ctx *c, const sh_encoding *encoding, shoal_block **out_message);
 

@@ -209,12 +209,13 @@ shoal_err shoal_queue_give_block(shoal_queue *queue, shoal_block *block, int64_t
     return sh_queue_put_word((shoal_block *)queue, &(sh_put){.kind = SH_ENTRY_BLOCK, .given = block}, timeout);
 }
 
-static shoal_err put_object(shoal_block *q, shoal_block *object, int64_t timeout)
+static shoal_err put_object(shoal_block *q, const shoal_value *value, int64_t timeout)
 {
+    shoal_block *object = value->as.object;
     if (sh_block_is_lost(object)) { /* this process has left the object's world since */
         return sh_block_require(object, SH_KIND_COUNT, "shoal_queue_put");
     }
-    SH_TRY(sh_encoding_sends ? sh_encoding_sends(object) : SHOAL_OK);
+    SH_TRY(sh_value_before_put(value));
     return sh_queue_put_word(q, &(sh_put){.kind = SH_ENTRY_BLOCK, .shared = object}, timeout);
 }
 
@@ -235,7 +236,7 @@ shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeou
         memcpy(&word, &value->as.number, 8);
         err = put_plain(q, SH_ENTRY_FLOAT, word, timeout);
     } else if (value->type == SHOAL_OBJECT) {
-        err = put_object(q, value->as.object, timeout);
+        err = put_object(q, value, timeout);
     } else {
         err = put_message(q, value, timeout);
     }

@@ -2,8 +2,7 @@
  * own put does that by itself (description.c); a value may have been made long before it is sent. */
 #include "base/error.h"
 #include "device/cuda_share.h"
-#include "ipc/value_codec.h"
-#include "share/record.h"
+#include "share/description.h"
 
 /* The first object of a description is its piece, the second the description of its grad. */
 static shoal_err mark_description(const shoal_block *description, bool is_grad);
@@ -44,7 +43,7 @@ static shoal_err mark_description(const shoal_block *description, bool is_grad)
 }
 
 /* A sparse tensor and a module refer to the descriptions of their tensors. */
-static shoal_err object_is_sent(const shoal_block *object)
+shoal_err sh_share_mark_work(const shoal_block *object)
 {
     sh_record r;
     if (!sh_cuda_is_ours()) {
@@ -60,9 +59,4 @@ static shoal_err object_is_sent(const shoal_block *object)
         }
     }
     return err;
-}
-
-__attribute__((constructor)) static void register_hook(void)
-{
-    sh_encoding_sends = object_is_sent;
 }

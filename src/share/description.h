@@ -44,6 +44,10 @@ shoal_err sh_share_describe_tensor(shoal_tensor *t, shoal_block **out_descriptio
  * succeeds. Returns NULL and sets SHOAL_ECORRUPT or SHOAL_ENOMEM, or for a card the errors of sh_cuda_await, if it fails. */
 shoal_tensor *sh_share_tensor_of(shoal_block *description);
 
+/* Called before a tensor, a sparse tensor or a module is sent in a value: says in the ledger what the receivers of its card
+ * tensors must wait for (card.c). Does nothing in a process that has no card. Errors: those of sh_cuda_mark. */
+shoal_err sh_share_mark_work(const shoal_block *object);
+
 /* Makes the tensor whose description is object i of a record. Errors: also those of sh_record_open. */
 shoal_tensor *sh_share_tensor_at(const sh_record *record, uint64_t i);
 

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "ipc/value_codec.h"
 #include "nn/module.h"
-#include "share/value.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -192,35 +191,6 @@ shoal_module *sh_share_module_of(shoal_block *record)
     shoal_module *module = build(&r, description);
     shoal_value_destroy(description);
     return module;
-}
-
-/* ---- in values ---- */
-
-shoal_value *shoal_value_module(shoal_module *module)
-{
-    SH_NEED_OR_NULL(module);
-    shoal_block *record;
-    if (!module || sh_share_describe_module(module, &record) != SHOAL_OK) {
-        return NULL;
-    }
-    shoal_value *value = sh_value_object(record);
-    sh_block_release(record);
-    return value;
-}
-
-static void drop_module(void *module)
-{
-    shoal_module_destroy(module);
-}
-
-static void *make_module(shoal_block *record)
-{
-    return sh_share_module_of(record);
-}
-
-shoal_module *shoal_value_as_module(const shoal_value *value)
-{
-    return sh_share_value_read(value, SHOAL_KIND_MODULE, __func__, make_module, drop_module);
 }
 
 /* ---- state dicts ---- */
