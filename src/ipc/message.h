@@ -13,9 +13,6 @@
  * SHOAL_EINVAL. */
 shoal_err sh_message_make(sh_ctx *c, const sh_encoding *encoding, shoal_block **out_message);
 
-/* Makes a message of raw bytes, in the same way. */
-shoal_err sh_message_make_bytes(sh_ctx *c, const void *bytes, size_t size, shoal_block **out_message);
-
 /* Reads the value of a message that the caller holds and that nobody else reads at the same time. The shared objects in
  * it get handles in this process. With keep the message can be read again later; without it its references are used up.
  * Called inside. Errors: SHOAL_ECORRUPT, SHOAL_ENOMEM. */

@@ -216,7 +216,9 @@ static shoal_err put_object(shoal_block *q, const shoal_value *value, int64_t ti
         return sh_block_require(object, SH_KIND_COUNT, "shoal_queue_put");
     }
     SH_TRY(sh_value_before_put(value));
-    return sh_queue_put_word(q, &(sh_put){.kind = SH_ENTRY_BLOCK, .shared = object}, timeout);
+    return sh_queue_put_block_fast(q, object)
+               ? SHOAL_OK
+               : sh_queue_put_word(q, &(sh_put){.kind = SH_ENTRY_BLOCK, .shared = object}, timeout);
 }
 
 shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeout)
@@ -244,36 +246,6 @@ shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeou
     return err;
 }
 
-/* Decodes the message. If nobody else can read it, moves its references out of it, and back into it if there is no
- * memory to decode the rest. Otherwise only draws weights of its own: a message that an acknowledged queue has rejected
- * may still be read by a receiver whose lease has passed, and that one must find all references. Nobody becomes a
- * holder of the message meanwhile: only this process has the reference to it that could be shared. */
-static shoal_err value_of_message(shoal_block *message, shoal_value **out_value)
-{
-    shoal_block **objects = NULL;
-    size_t count = 0;
-    sh_ctx *c = sh_enter_held();
-    if (c == NULL) {
-        return shoal_last_error();
-    }
-    bool move = sh_block_is_sole_holder(message);
-    shoal_err err = sh_message_objects(c, message, move, &objects, &count);
-    sh_leave();
-    if (err != SHOAL_OK) {
-        return err;
-    }
-    err = sh_message_decode(message, objects, count, out_value);
-    if (err == SHOAL_ENOMEM && move && count > 0 && (c = sh_enter_held()) != NULL) {
-        err = sh_message_refer(c, message, objects, count) == SHOAL_OK ? SHOAL_ENOMEM : shoal_last_error();
-        sh_leave();
-    }
-    for (size_t i = 0; i < count; i++) {
-        sh_block_release(objects[i]);
-    }
-    free(objects);
-    return err;
-}
-
 /* Makes this process a party of a barrier that it had only inherited. Changes nothing if there is no memory. */
 static void own_given(shoal_block *block)
 {
@@ -284,7 +256,7 @@ static void own_given(shoal_block *block)
     }
 }
 
-/* Makes a value of a message that was taken; packed: a packed one, if it can be. The caller keeps the reference. */
+/* Makes a value of a message that was taken; packed: a packed one, if it can be. Takes the reference if it succeeds. */
 static shoal_err value_of(const sh_taken *t, bool packed, shoal_value **out_value)
 {
     double number;
@@ -292,9 +264,8 @@ static shoal_err value_of(const sh_taken *t, bool packed, shoal_value **out_valu
     switch (t->kind) {
     case SH_ENTRY_MESSAGE:
         SH_TRY(packed ? sh_message_read_packed(t->block, &v) : SHOAL_OK);
-        if (v == NULL) {
-            return value_of_message(t->block, out_value);
-        }
+        SH_TRY(v == NULL ? sh_message_value(t->block, true, &v) : SHOAL_OK);
+        sh_block_release(t->block);
         break;
     case SH_ENTRY_INT: v = shoal_value_int((int64_t)t->word); break;
     case SH_ENTRY_FLOAT:
@@ -303,7 +274,7 @@ static shoal_err value_of(const sh_taken *t, bool packed, shoal_value **out_valu
         break;
     case SH_ENTRY_BLOCK:
         own_given(t->block);
-        v = sh_value_object(t->block);
+        v = sh_value_take_object(t->block);
         break;
     default:
         if (t->kind > SH_ENTRY_BYTES_8) {
@@ -322,17 +293,15 @@ static shoal_err value_of(const sh_taken *t, bool packed, shoal_value **out_valu
 static inline __attribute__((always_inline)) shoal_err get_value(shoal_queue *queue, int64_t timeout, bool packed,
                                                                  shoal_value **out_value)
 {
-    sh_taken t = {.block = NULL};
+    sh_taken t;
     size_t unused;
-    if (!sh_queue_get_word_fast((shoal_block *)queue, SH_ENTRY_FLOAT, timeout, &t.kind, &t.word)) {
+    if (!sh_queue_get_fast((shoal_block *)queue, timeout, &t)) {
         SH_TRY(sh_queue_get_word((shoal_block *)queue, SH_WANT_ANY, 0, timeout, &t, &unused));
     }
     shoal_err err = value_of(&t, packed, out_value);
     if (__builtin_expect(err == SHOAL_ENOMEM, 0)) {
         sh_queue_keep_taken((shoal_block *)queue, &t);
-        return err;
-    }
-    if (t.block != NULL) {
+    } else if (__builtin_expect(err != SHOAL_OK && t.block != NULL, 0)) {
         sh_block_release(t.block);
     }
     return err;
