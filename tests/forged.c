@@ -116,7 +116,7 @@ START_TEST(b62_a_message_that_is_something_else)
     }
     sh_ctx *c = sh_enter();
     shoal_block *message;
-    ck_assert_ok(sh_message_make_bytes(c, "some bytes of a message", 23, &message));
+    ck_assert_ok(sh_message_new(c, 0, 23, true, &message));
     sh_leave();
     forge(SH_ENTRY_BLOCK, sh_ref_make(message->id, 1)); /* a message as a block: not a kind that a program has */
     shoal_value *v = NULL;

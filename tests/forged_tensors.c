@@ -260,7 +260,7 @@ START_TEST(b62_random_damage_to_descriptions)
             hot_ok(shoal_tensor_set_grad(view, shoal_scoped(shoal_zeros_like(view))));
         }
         hot_ok(sh_share_describe_tensor(view, &right));
-        hot(sh_record_look(right, &r));
+        hot(sh_record_read(right, &r));
         char *bytes = right->data + sizeof(sh_message_shm) + r.count * sizeof(sh_a64);
         damage(&state, bytes, r.size); /* in place: the tensor that it belongs to is not used any more */
         refused += !send_description(sh_block_retain(right));
@@ -300,7 +300,7 @@ START_TEST(b62_random_damage_to_sparse_descriptions)
         shoal_value *v = shoal_value_sparse(s), *copy = shoal_value_copy(v);
         shoal_block *right = ((shoal_value *)copy)->as.object; /* the copy keeps it while it is damaged */
         sh_record r;
-        hot(right != NULL && sh_record_look(right, &r));
+        hot(right != NULL && sh_record_read(right, &r));
         damage(&state, right->data + sizeof(sh_message_shm) + r.count * sizeof(sh_a64), r.size);
         refused += !use_sparse(v);
         shoal_value_destroy(copy);

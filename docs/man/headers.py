@@ -4,6 +4,8 @@ This is not a parser of C. It knows the regular form of our own headers: a comme
 Whatever has another form raises BadHeader, so that no declaration is left out in silence.
 """
 import dataclasses
+import functools
+import os
 import re
 
 
@@ -35,7 +37,7 @@ class Group:
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 # Macros that other macros are made of.
-INTERNAL = re.compile(r"SHOAL_((\w+_)?H|MUST_USE|CAT_?|COUNT_?|LIST_\d+|MAP_\d+|BY_HANDLE|OPTIM_\w+)$")
+INTERNAL = re.compile(r"SHOAL_((\w+_)?H|DECLARE_\w+|MUST_USE|CAT_?|COUNT_?|LIST_\d+|MAP_\d+|BY_HANDLE|OPTIM_\w+)$")
 
 FORMS = (
     ("opaque", re.compile(r"typedef struct (shoal_\w+) \1;")),
@@ -43,6 +45,38 @@ FORMS = (
     ("function", re.compile(r"[\w *]+[ *](shoal_\w+)\(.*\);")),
 )
 BODY = re.compile(r"(?:typedef (struct|enum) (shoal_\w+)|(enum)) \{(.*)\}(?: (\w+))?;", re.DOTALL)
+
+
+# Declarations that are made of a list of types, such as SHOAL_HANDLES(SHOAL_DECLARE_TYPE).
+FROM_LIST = re.compile(r"(SHOAL_\w+)\((SHOAL_DECLARE_\w+)\)$", re.MULTILINE)
+INCLUDE = os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../include/shoal")
+
+
+@functools.cache
+def macro(name):
+    """The argument of a macro of the headers that has one, and what it is made of."""
+    for header in sorted(os.listdir(INCLUDE)):
+        with open(os.path.join(INCLUDE, header), encoding="utf-8") as file:
+            match = re.search(rf"^#define {name}\((\w+)\)((?:.*\\\n)*.*)", file.read(), re.MULTILINE)
+        if match:
+            return match.group(1), match.group(2).replace("\\\n", " ")
+    raise BadHeader(f"{name} is not defined")
+
+
+def types_of(name):
+    """The types in a list such as SHOAL_HANDLES. A list may contain another one."""
+    argument, body = macro(name)
+    for word, inner in re.findall(r"(\w+)\((\w+)\)", body):
+        yield from [inner] if word == argument else types_of(word)
+
+
+def from_list(text):
+    """The declarations that SHOAL_HANDLES(SHOAL_DECLARE_TYPE) stands for."""
+    match = FROM_LIST.match(text)
+    argument, body = macro(match.group(2))
+    for name in types_of(match.group(1)):
+        for declaration in re.sub(rf"(##)?\b{argument}\b(##)?", name, body).split(";")[:-1]:
+            yield declaration.strip() + ";"
 
 
 def squeeze(text):
@@ -124,6 +158,8 @@ def read_macro(text, where):
 
 def is_finished(text):
     code = COMMENT.sub("", text)
+    if FROM_LIST.match(text):
+        return True
     if "/*" in code or code.count("{") != code.count("}"):
         return False
     return code.rstrip().endswith("}" if code.startswith("static inline") else ";")
@@ -160,8 +196,9 @@ def pieces(text, path):
             if following is None:
                 raise BadHeader(f"{path}:{number}: has no end: {line[:60]}")
             line += "\n" + following[1]
-        yield number, blank, line
-        blank = False
+        for piece in from_list(line) if FROM_LIST.match(line) else [line]:
+            yield number, blank, piece
+            blank = False
 
 
 def read_header(path):

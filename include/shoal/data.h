@@ -1,7 +1,8 @@
 /* Data sets, and loaders that make batches from them.
  *
  * A data set returns samples by number. A loader makes batches of samples, in this process or in worker processes.
- * Workers pass batches by handle, and get the memory back to use it again.
+ * Workers pass batches by handle, and get the memory back to use it again. In values, data sets are members like any
+ * other: shoal_map("data", set). The receiver has the same memory.
  */
 #ifndef SHOAL_DATA_H
 #define SHOAL_DATA_H
@@ -70,21 +71,6 @@ const char *shoal_dataset_name(const shoal_dataset *set);
  * SHOAL_EINVAL if x or y does not fit or a number is out of range; the error of the fetch function. */
 SHOAL_MUST_USE shoal_err shoal_dataset_fetch(shoal_dataset *set, const int64_t *numbers, int64_t count, shoal_tensor *x,
                                              shoal_tensor *y);
-
-/* Makes a value from a data set, for another process: shoal_map("data", set). The caller owns the value. NULL gives
- * NULL. Does not block. Errors: SHOAL_EINVAL if the set cannot be sent (the text has the reason); the error of its
- * pack function; SHOAL_ENOMEM. */
-shoal_value *shoal_value_dataset(shoal_dataset *set);
-
-/* Reads a value as a data set, over the same memory as the original. The value owns it: retain it to use it for
- * longer. The first call opens the data set. NULL gives NULL. Does not block. Errors: SHOAL_ETYPE if the value is
- * something else; the error of its open function. */
-shoal_dataset *shoal_value_as_dataset(const shoal_value *value);
-
-/* Reads a data set from a map by its key. The map owns it: retain it to use it for longer. Does not block. Errors,
- * whose text names the key: SHOAL_ENOENT if the key is missing; those of shoal_value_as_dataset; SHOAL_EINVAL for
- * NULL. */
-shoal_dataset *shoal_arg_dataset(const shoal_value *args, const char *key);
 
 /* Makes a data set from the rows of two tensors of the same length. It retains them, or copies them if they are not
  * contiguous. The caller owns one reference. A set over the program's own memory (shoal_from_memory) cannot be sent

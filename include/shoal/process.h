@@ -123,7 +123,8 @@ int shoal_rank(void);
  *
  * If a rank fails, the others are ended (SIGTERM, and SIGKILL after the grace time). They are ended likewise if the
  * timeout in options passes. Block until all ranks have ended. Thread-safe. Errors: SHOAL_ECHILD with the first
- * failure in the text; SHOAL_ETIMEDOUT; those of shoal_process_start. */
+ * failure in the text; SHOAL_ETIMEDOUT; SHOAL_EINVAL if n, the timeout or the grace time is negative; those of
+ * shoal_process_start. */
 SHOAL_MUST_USE shoal_err shoal_spawn(shoal_target target, int n, shoal_value *args);
 SHOAL_MUST_USE shoal_err shoal_spawn_with(shoal_target target, int n, shoal_value *args,
                                           const shoal_process_options *options, shoal_value **results);

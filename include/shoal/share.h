@@ -123,30 +123,6 @@ SHOAL_MUST_USE shoal_err shoal_sparse_share(shoal_sparse *s);
 shoal_tensor *shoal_sparse_to_dense(const shoal_sparse *s);
 shoal_sparse *shoal_sparse_from_dense(shoal_tensor *t, shoal_layout layout);
 
-/* Make a value from a tensor, a sparse tensor or a module, and share it. The caller owns the value. The value keeps
- * the memory alive, even if the argument is released. NULL gives NULL and does not change the last error. Do not
- * block. Errors: those of shoal_tensor_share; SHOAL_ENOMEM. */
-shoal_value *shoal_value_tensor(shoal_tensor *t);
-shoal_value *shoal_value_sparse(shoal_sparse *s);
-shoal_value *shoal_value_module(shoal_module *module);
-
-/* Read a value as a tensor, a sparse tensor or a module. The value owns the result; a tensor can be retained. A
- * received module has the same type, settings and parameters as the one that was sent; its types must be registered
- * (shoal_module_register). From now on, this process's work on a received card tensor comes after the work that the
- * sender did before its put; the get of the value alone does not ensure that. NULL gives NULL. Do not block. Errors:
- * SHOAL_ETYPE if the value is something else; SHOAL_ENOENT if a module type is not registered; SHOAL_EOWNERDEAD if the
- * sender of a card tensor died before its work was done; SHOAL_ECORRUPT; SHOAL_ENOMEM. */
-shoal_tensor *shoal_value_as_tensor(const shoal_value *value);
-shoal_sparse *shoal_value_as_sparse(const shoal_value *value);
-shoal_module *shoal_value_as_module(const shoal_value *value);
-
-/* Read a tensor, a sparse tensor or a module from a map by its key. The map owns the result; a tensor can be
- * retained. Do not block. Errors, whose text names the key: SHOAL_ENOENT if the key is missing; those of
- * shoal_value_as_tensor; SHOAL_EINVAL for NULL. */
-shoal_tensor *shoal_arg_tensor(const shoal_value *args, const char *key);
-shoal_sparse *shoal_arg_sparse(const shoal_value *args, const char *key);
-shoal_module *shoal_arg_module(const shoal_value *args, const char *key);
-
 /* Makes a map of the names and tensors of a module's parameters and buffers. Shares the module: the tensors are over
  * the module's memory. The caller owns the map. Does not block. Returns NULL on failure. Errors: those of
  * shoal_tensor_share. */

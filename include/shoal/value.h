@@ -42,6 +42,10 @@ typedef struct shoal_value shoal_value;
 typedef struct shoal_sparse shoal_sparse;
 typedef struct shoal_module shoal_module;
 
+/* The types of objects in values, as SHOAL_HANDLES: handles, and sparse tensors and modules, which have no reference
+ * counts. */
+#define SHOAL_OBJECTS(X) SHOAL_HANDLES(X) X(sparse) X(module)
+
 /* How deeply lists and maps may be nested. Calls that make values fail with SHOAL_EINVAL beyond it, and the decoder
  * refuses such messages. Other limits: 2^32 - 1 members of a list or map; less than 4 GiB for a string or bytes that
  * is sent (SHOAL_ELIMIT). */
@@ -86,23 +90,14 @@ shoal_value *shoal_value_bytes(const void *bytes, size_t size);
 shoal_value *shoal_value_foreign(uint32_t tag, const void *bytes, size_t size);
 
 /* Make a value from a shared object, and retain the object. The caller owns the value. NULL gives NULL and does not
- * change the last error. A tensor, sparse tensor or module is also shared: its elements move into the heap, with the
- * errors of shoal_tensor_share (share.h). data.h explains the values of data sets. Does not block. Thread-safe; a
- * tensor only if it was shared before. Errors: SHOAL_ENOMEM; SHOAL_ESTATE after the process left the object's world;
- * SHOAL_EFORK. */
-shoal_value *shoal_value_block(shoal_block *block);
-shoal_value *shoal_value_queue(shoal_queue *queue);
-shoal_value *shoal_value_pipe(shoal_pipe *pipe);
-shoal_value *shoal_value_lock(shoal_lock *lock);
-shoal_value *shoal_value_rlock(shoal_rlock *rlock);
-shoal_value *shoal_value_semaphore(shoal_semaphore *semaphore);
-shoal_value *shoal_value_condition(shoal_condition *condition);
-shoal_value *shoal_value_event(shoal_event *event);
-shoal_value *shoal_value_barrier(shoal_barrier *barrier);
-shoal_value *shoal_value_tensor(shoal_tensor *t);
-shoal_value *shoal_value_sparse(shoal_sparse *s);
-shoal_value *shoal_value_module(shoal_module *module);
-shoal_value *shoal_value_dataset(shoal_dataset *set);
+ * change the last error. Do not block. Thread-safe; a tensor only if it was shared before. Errors: SHOAL_ENOMEM;
+ * SHOAL_ESTATE after the process left the object's world; SHOAL_EFORK.
+ *
+ * A tensor, sparse tensor or module is also shared: its elements move into the heap, with the errors of
+ * shoal_tensor_share (share.h). The value keeps the memory alive, even if the argument is released. For a data set:
+ * SHOAL_EINVAL if it cannot be sent (the text has the reason); the error of its pack function. */
+#define SHOAL_DECLARE_VALUE(type) shoal_value *shoal_value_##type(shoal_##type *type);
+SHOAL_OBJECTS(SHOAL_DECLARE_VALUE)
 
 /* Make an empty list or an empty map, for shoal_list_add and shoal_map_set. The caller owns it. Does not block.
  * Thread-safe. Errors: SHOAL_ENOMEM. */
@@ -170,18 +165,18 @@ const void *shoal_value_as_foreign(const shoal_value *value, uint32_t *out_tag, 
  * not block. Thread-safe. Cannot fail. */
 shoal_kind shoal_value_object_kind(const shoal_value *value);
 
-/* Read a value as a shared object of one kind. share.h has the same for tensors, sparse tensors and modules, and
- * data.h for data sets. The value owns the result: retain it to use it for longer. NULL gives NULL and does not
- * change the last error. Do not block. Thread-safe. Errors: SHOAL_ETYPE if the value is not an object of that kind. */
-shoal_block *shoal_value_as_block(const shoal_value *value);
-shoal_queue *shoal_value_as_queue(const shoal_value *value);
-shoal_pipe *shoal_value_as_pipe(const shoal_value *value);
-shoal_lock *shoal_value_as_lock(const shoal_value *value);
-shoal_rlock *shoal_value_as_rlock(const shoal_value *value);
-shoal_semaphore *shoal_value_as_semaphore(const shoal_value *value);
-shoal_condition *shoal_value_as_condition(const shoal_value *value);
-shoal_event *shoal_value_as_event(const shoal_value *value);
-shoal_barrier *shoal_value_as_barrier(const shoal_value *value);
+/* Read a value as a shared object of one kind. The value owns the result: retain a handle to use it for longer. NULL
+ * gives NULL and does not change the last error. Do not block. Thread-safe. Errors: SHOAL_ETYPE if the value is not an
+ * object of that kind.
+ *
+ * The first read of a tensor, sparse tensor, module or data set makes it, over the memory of the original. Errors: also
+ * SHOAL_ESTATE after the process left its world; SHOAL_ECORRUPT; SHOAL_ENOMEM. A module has the same type, settings and
+ * parameters as the one that was sent; its types must be registered (shoal_module_register), or the error is
+ * SHOAL_ENOENT. A data set may also fail with the error of its open function. This process's later work on a card tensor
+ * comes after the work that the sender did before its put; the get of the value alone does not ensure that.
+ * SHOAL_EOWNERDEAD if the sender of a card tensor died before its work was done. */
+#define SHOAL_DECLARE_AS(type) shoal_##type *shoal_value_as_##type(const shoal_value *value);
+SHOAL_OBJECTS(SHOAL_DECLARE_AS)
 
 /* Read a bool or a number from a map by its key. A target reads what shoal_map("in", queue, "n", 3) put in:
  *
@@ -197,21 +192,14 @@ SHOAL_MUST_USE shoal_err shoal_arg_int(const shoal_value *args, const char *key,
 SHOAL_MUST_USE shoal_err shoal_arg_uint(const shoal_value *args, const char *key, uint64_t *out_uint);
 SHOAL_MUST_USE shoal_err shoal_arg_float(const shoal_value *args, const char *key, double *out_float);
 
-/* Read a string, bytes or a shared object from a map by its key. The map owns the result: retain an object to use it
- * for longer. out_size may be NULL; after a failure it is set to 0. share.h has shoal_arg_tensor, shoal_arg_sparse and
- * shoal_arg_module; data.h has shoal_arg_dataset. Do not block. Thread-safe. Errors, whose text names the key:
- * SHOAL_ENOENT if the key is missing; SHOAL_ETYPE if the member has another type; SHOAL_EINVAL for NULL. */
+/* Read a string, bytes or a shared object from a map by its key. The map owns the result: retain a handle to use it
+ * for longer. out_size may be NULL; after a failure it is set to 0. Do not block. Thread-safe. Errors, whose text names
+ * the key: SHOAL_ENOENT if the key is missing; SHOAL_ETYPE if the member has another type; SHOAL_EINVAL for NULL; those of
+ * shoal_value_as_tensor and the like. */
 const char *shoal_arg_string(const shoal_value *args, const char *key);
 const void *shoal_arg_bytes(const shoal_value *args, const char *key, size_t *out_size);
-shoal_block *shoal_arg_block(const shoal_value *args, const char *key);
-shoal_queue *shoal_arg_queue(const shoal_value *args, const char *key);
-shoal_pipe *shoal_arg_pipe(const shoal_value *args, const char *key);
-shoal_lock *shoal_arg_lock(const shoal_value *args, const char *key);
-shoal_rlock *shoal_arg_rlock(const shoal_value *args, const char *key);
-shoal_semaphore *shoal_arg_semaphore(const shoal_value *args, const char *key);
-shoal_condition *shoal_arg_condition(const shoal_value *args, const char *key);
-shoal_event *shoal_arg_event(const shoal_value *args, const char *key);
-shoal_barrier *shoal_arg_barrier(const shoal_value *args, const char *key);
+#define SHOAL_DECLARE_ARG(type) shoal_##type *shoal_arg_##type(const shoal_value *args, const char *key);
+SHOAL_OBJECTS(SHOAL_DECLARE_ARG)
 
 /* Returns the number of members of a list or a map; 0 for anything else. Does not block. Thread-safe. Cannot fail. */
 size_t shoal_value_count(const shoal_value *value);
@@ -272,9 +260,7 @@ SHOAL_VALUE_OVERLOAD(double, shoal_value_float)
 SHOAL_VALUE_OVERLOAD(const char *, shoal_value_string)
 SHOAL_VALUE_OVERLOAD(char *, shoal_value_string)
 SHOAL_VALUE_OVERLOAD(shoal_value *, static_cast<shoal_value *>)
-SHOAL_HANDLES(SHOAL_VALUE_OF_HANDLE)
-SHOAL_VALUE_OF_HANDLE(sparse)
-SHOAL_VALUE_OF_HANDLE(module)
+SHOAL_OBJECTS(SHOAL_VALUE_OF_HANDLE)
 #undef SHOAL_VALUE_OF_HANDLE
 #undef SHOAL_VALUE_OVERLOAD
 
@@ -355,7 +341,7 @@ static inline shoal_value *shoal_value_identity(shoal_value *v)
         char *: shoal_value_string,                                                                                    \
         const char *: shoal_value_string,                                                                              \
         shoal_value *: shoal_value_identity                                                                            \
-        SHOAL_HANDLES(SHOAL_VALUE_CASE) SHOAL_VALUE_CASE(sparse) SHOAL_VALUE_CASE(module))(x)
+        SHOAL_OBJECTS(SHOAL_VALUE_CASE))(x)
 
 #define SHOAL_CAT_(a, b) a##b
 #define SHOAL_CAT(a, b) SHOAL_CAT_(a, b)

@@ -135,10 +135,7 @@ static PyObject *order(PyObject *number, shoal_err (*call)(void *stream))
         return NULL;
     }
     shoal_err err = call(stream);
-    if (err != SHOAL_OK) {
-        return ext_raise(err);
-    }
-    Py_RETURN_NONE;
+    return err == SHOAL_OK ? Py_NewRef(Py_None) : ext_raise(err);
 }
 
 static PyObject *card_follow(PyObject *module, PyObject *stream)
@@ -161,10 +158,7 @@ static PyObject *card_wait(PyObject *module, PyObject *unused)
     Py_BEGIN_ALLOW_THREADS;
     err = shoal_card_wait();
     Py_END_ALLOW_THREADS;
-    if (err != SHOAL_OK) {
-        return ext_raise(err);
-    }
-    Py_RETURN_NONE;
+    return err == SHOAL_OK ? Py_NewRef(Py_None) : ext_raise(err);
 }
 
 static PyObject *card_memory(PyObject *module, PyObject *unused)

@@ -53,6 +53,20 @@ void ext_raise_later(void);
         }                                                                                                              \
     } while (0)
 
+/* Makes a call that may wait as long as that timeout: first without waiting, which is cheaper with the interpreter's lock.
+ * `call` has `limit` for its own timeout. The handle is retained, because another thread may close it meanwhile. */
+#define EXT_TRY(err, noun, handle, timeout, call)                                                                      \
+    do {                                                                                                               \
+        int64_t limit = SHOAL_NOW;                                                                                     \
+        (err) = (call);                                                                                                \
+        if ((err) == SHOAL_ETIMEDOUT && (timeout) != SHOAL_NOW) {                                                      \
+            limit = (timeout);                                                                                         \
+            shoal_##noun##_retain(handle);                                                                             \
+            EXT_WAIT(err, call);                                                                                       \
+            shoal_##noun##_release(handle);                                                                            \
+        }                                                                                                              \
+    } while (0)
+
 /* ---- arguments.c: arguments of METH_FASTCALL | METH_KEYWORDS methods ---- */
 
 /* The name of an argument. Names in calls are mostly interned strings: these are found by their address. */

@@ -76,12 +76,8 @@ static PyObject *pipe_send(PyObject *self, PyObject *const *args, Py_ssize_t nar
         return NULL;
     }
     shoal_value_keep(value);
-    shoal_err err = shoal_pipe_send(end, value, SHOAL_NOW);
-    if (err == SHOAL_ETIMEDOUT) { /* the pipe is full */
-        shoal_pipe_retain(end);
-        EXT_WAIT(err, shoal_pipe_send(end, value, SHOAL_FOREVER));
-        shoal_pipe_release(end);
-    }
+    shoal_err err;
+    EXT_TRY(err, pipe, end, SHOAL_FOREVER, shoal_pipe_send(end, value, limit));
     shoal_value_destroy(value);
     if (err != SHOAL_OK) {
         return send_failed(err);
@@ -97,12 +93,8 @@ static shoal_value *receive(PyObject *self)
     if (end == NULL) {
         return NULL;
     }
-    shoal_err err = shoal_pipe_recv_packed(end, SHOAL_NOW, &value);
-    if (err == SHOAL_ETIMEDOUT) {
-        shoal_pipe_retain(end);
-        EXT_WAIT(err, shoal_pipe_recv_packed(end, SHOAL_FOREVER, &value));
-        shoal_pipe_release(end);
-    }
+    shoal_err err;
+    EXT_TRY(err, pipe, end, SHOAL_FOREVER, shoal_pipe_recv_packed(end, limit, &value));
     if (err != SHOAL_OK) {
         recv_failed(err);
         return NULL;
@@ -171,12 +163,7 @@ static PyObject *pipe_send_bytes(PyObject *self, PyObject *const *args, Py_ssize
     shoal_err err = SHOAL_OK;
     if (done == 0) {
         const char *bytes = (const char *)view.buf + offset;
-        err = shoal_pipe_send_bytes(end, bytes, (size_t)size, SHOAL_NOW);
-        if (err == SHOAL_ETIMEDOUT) {
-            shoal_pipe_retain(end);
-            EXT_WAIT(err, shoal_pipe_send_bytes(end, bytes, (size_t)size, SHOAL_FOREVER));
-            shoal_pipe_release(end);
-        }
+        EXT_TRY(err, pipe, end, SHOAL_FOREVER, shoal_pipe_send_bytes(end, bytes, (size_t)size, limit));
     }
     PyBuffer_Release(&view);
     if (done != 0) {
@@ -291,12 +278,8 @@ static PyObject *pipe_poll(PyObject *self, PyObject *const *args, Py_ssize_t nar
         (values[0] != NULL && ext_timeout(values[0], &timeout) != 0)) {
         return NULL;
     }
-    shoal_err err = shoal_pipe_poll(end, SHOAL_NOW);
-    if (err == SHOAL_ETIMEDOUT && timeout != SHOAL_NOW) {
-        shoal_pipe_retain(end);
-        EXT_WAIT(err, shoal_pipe_poll(end, timeout));
-        shoal_pipe_release(end);
-    }
+    shoal_err err;
+    EXT_TRY(err, pipe, end, timeout, shoal_pipe_poll(end, limit));
     if (err == SHOAL_OK || err == SHOAL_ETIMEDOUT) {
         return PyBool_FromLong(err == SHOAL_OK);
     }

@@ -97,10 +97,7 @@ static PyObject *pool_lost(PyObject *module, PyObject *args)
         return NULL;
     }
     shoal_err err = shoal_pool_lost(pool, place, value);
-    if (err != SHOAL_OK) {
-        return ext_raise(err);
-    }
-    Py_RETURN_NONE;
+    return err == SHOAL_OK ? Py_NewRef(Py_None) : ext_raise(err);
 }
 
 /* ---- putting tasks ---- */

@@ -364,7 +364,7 @@ static shoal_process *start_with(program_arguments *a)
         return NULL;
     }
     int *fds = numbers_of(a->fds, &a->options.fd_count);
-    a->options.fds = fds;
+    a->options.fds = a->options.fd_count > 0 ? fds : NULL;
     shoal_value *value = fds != NULL ? ext_pickle_value(a->data, a->objects) : NULL;
     if (value != NULL) {
         const char *path = PyBytes_AsString(a->path);

@@ -62,10 +62,7 @@ static PyObject *set_result(PyObject *module, PyObject *obj)
         return NULL;
     }
     shoal_err err = shoal_return(value);
-    if (err != SHOAL_OK) {
-        return ext_raise(err);
-    }
-    Py_RETURN_NONE;
+    return err == SHOAL_OK ? Py_NewRef(Py_None) : ext_raise(err);
 }
 
 static PyObject *result_of(PyObject *module, PyObject *obj)

@@ -79,12 +79,8 @@ static PyObject *put_failed(shoal_err err)
 static PyObject *put_value(shoal_queue *queue, shoal_value *value, int64_t timeout)
 {
     shoal_value_keep(value);
-    shoal_err err = shoal_queue_put(queue, value, SHOAL_NOW);
-    if (err == SHOAL_ETIMEDOUT && timeout != SHOAL_NOW) {
-        shoal_queue_retain(queue); /* another thread may close the queue meanwhile */
-        EXT_WAIT(err, shoal_queue_put(queue, value, timeout));
-        shoal_queue_release(queue);
-    }
+    shoal_err err;
+    EXT_TRY(err, queue, queue, timeout, shoal_queue_put(queue, value, limit));
     shoal_value_destroy(value);
     if (err != SHOAL_OK) {
         return put_failed(err);
@@ -149,12 +145,8 @@ static PyObject *get(queue_object *self, int64_t timeout)
         return NULL;
     }
     shoal_value *value;
-    shoal_err err = shoal_queue_get_packed(queue, SHOAL_NOW, &value);
-    if (err == SHOAL_ETIMEDOUT && timeout != SHOAL_NOW) {
-        shoal_queue_retain(queue);
-        EXT_WAIT(err, shoal_queue_get_packed(queue, timeout, &value));
-        shoal_queue_release(queue);
-    }
+    shoal_err err;
+    EXT_TRY(err, queue, queue, timeout, shoal_queue_get_packed(queue, limit, &value));
     return err == SHOAL_OK ? ext_decode(value) : get_failed(err);
 }
 
@@ -192,15 +184,8 @@ static PyObject *queue_take(PyObject *obj, PyObject *const *args, Py_ssize_t nar
     }
     shoal_value *value;
     shoal_delivery delivery;
-    shoal_err err = SHOAL_ETIMEDOUT;
-    if (timeout == SHOAL_NOW || shoal_queue_size(queue) > 0) {
-        err = shoal_queue_get_delivery(queue, SHOAL_NOW, &value, &delivery);
-    }
-    if (err == SHOAL_ETIMEDOUT && timeout != SHOAL_NOW) {
-        shoal_queue_retain(queue);
-        EXT_WAIT(err, shoal_queue_get_delivery(queue, timeout, &value, &delivery));
-        shoal_queue_release(queue);
-    }
+    shoal_err err;
+    EXT_TRY(err, queue, queue, timeout, shoal_queue_get_delivery(queue, limit, &value, &delivery));
     if (err != SHOAL_OK) {
         return get_failed(err);
     }
@@ -218,10 +203,7 @@ static PyObject *end_delivery(PyObject *obj, shoal_err (*end)(shoal_delivery *))
     }
     shoal_err err = end(&self->delivery);
     self->delivery.queue = NULL;
-    if (err != SHOAL_OK) {
-        return ext_raise(err);
-    }
-    Py_RETURN_NONE;
+    return err == SHOAL_OK ? Py_NewRef(Py_None) : ext_raise(err);
 }
 
 static PyObject *queue_done(PyObject *obj, PyObject *unused)
@@ -310,10 +292,7 @@ static PyObject *queue_task_done(PyObject *self, PyObject *unused)
         PyErr_SetString(PyExc_ValueError, "task_done() called too many times");
         return NULL;
     }
-    if (err != SHOAL_OK) {
-        return ext_raise(err);
-    }
-    Py_RETURN_NONE;
+    return err == SHOAL_OK ? Py_NewRef(Py_None) : ext_raise(err);
 }
 
 static PyObject *queue_join(PyObject *self, PyObject *unused)
@@ -323,16 +302,9 @@ static PyObject *queue_join(PyObject *self, PyObject *unused)
     if (queue == NULL) {
         return NULL;
     }
-    shoal_err err = shoal_queue_join(queue, SHOAL_NOW);
-    if (err == SHOAL_ETIMEDOUT) {
-        shoal_queue_retain(queue);
-        EXT_WAIT(err, shoal_queue_join(queue, SHOAL_FOREVER));
-        shoal_queue_release(queue);
-    }
-    if (err != SHOAL_OK) {
-        return ext_raise(err);
-    }
-    Py_RETURN_NONE;
+    shoal_err err;
+    EXT_TRY(err, queue, queue, SHOAL_FOREVER, shoal_queue_join(queue, limit));
+    return err == SHOAL_OK ? Py_NewRef(Py_None) : ext_raise(err);
 }
 
 static PyMethodDef methods[] = {

@@ -16,7 +16,19 @@ typedef struct kind_calls {
     void *(*as)(const shoal_value *value);
 } kind_calls;
 
-#define CALLS_OF(noun)                                                                                                 \
+#define SHARED(X)                                                                                                      \
+    X(block, BLOCK)                                                                                                    \
+    X(queue, QUEUE)                                                                                                    \
+    X(pipe, PIPE)                                                                                                      \
+    X(lock, LOCK)                                                                                                      \
+    X(rlock, RLOCK)                                                                                                    \
+    X(semaphore, SEMAPHORE)                                                                                            \
+    X(condition, CONDITION)                                                                                            \
+    X(event, EVENT)                                                                                                    \
+    X(barrier, BARRIER)                                                                                                \
+    X(tensor, TENSOR)
+
+#define CALLS_OF(noun, NOUN)                                                                                           \
     static void noun##_drop(void *handle)                                                                              \
     {                                                                                                                  \
         shoal_##noun##_release(handle);                                                                                \
@@ -33,30 +45,14 @@ typedef struct kind_calls {
     {                                                                                                                  \
         return shoal_value_as_##noun(value);                                                                           \
     }
-CALLS_OF(block)
-CALLS_OF(queue)
-CALLS_OF(pipe)
-CALLS_OF(lock)
-CALLS_OF(rlock)
-CALLS_OF(semaphore)
-CALLS_OF(condition)
-CALLS_OF(event)
-CALLS_OF(barrier)
-CALLS_OF(tensor)
+SHARED(CALLS_OF)
 
-#define ROW(noun)                                                                                                      \
-    {                                                                                                                  \
-        noun##_drop, noun##_keep, noun##_to, noun##_of                                                                 \
-    }
-static const kind_calls calls[KINDS] = {
-    [SHOAL_KIND_BLOCK] = ROW(block),         [SHOAL_KIND_QUEUE] = ROW(queue), [SHOAL_KIND_PIPE] = ROW(pipe),
-    [SHOAL_KIND_LOCK] = ROW(lock),           [SHOAL_KIND_RLOCK] = ROW(rlock), [SHOAL_KIND_SEMAPHORE] = ROW(semaphore),
-    [SHOAL_KIND_CONDITION] = ROW(condition), [SHOAL_KIND_EVENT] = ROW(event), [SHOAL_KIND_BARRIER] = ROW(barrier),
-    [SHOAL_KIND_TENSOR] = ROW(tensor),
-};
+#define ROW(noun, NOUN) [SHOAL_KIND_##NOUN] = {noun##_drop, noun##_keep, noun##_to, noun##_of},
+static const kind_calls calls[KINDS] = {SHARED(ROW)};
 
 static PyTypeObject *types[KINDS];   /* of this module */
 static PyTypeObject *classes[KINDS]; /* the Python classes that received objects get; NULL: the type above */
+static bool has_state[KINDS];        /* whether that class overrides Shared._shoal_state */
 static PyMethodDef *methods_of[KINDS];
 
 static int kind_of_type(PyTypeObject *type)
@@ -81,19 +77,24 @@ static PyObject *new_object(PyTypeObject *type)
     return self;
 }
 
-PyObject *ext_shared_new(PyTypeObject *type, void *handle)
+/* Makes an object of a type of that kind around a handle, and takes over the caller's reference of the handle, after a
+ * failure too. */
+static PyObject *wrap(PyTypeObject *type, int kind, void *handle)
 {
-    int kind = kind_of_type(type);
-    ext_shared *self = kind >= 0 ? (ext_shared *)new_object(type) : NULL;
+    ext_shared *self = (ext_shared *)new_object(type);
     if (self == NULL) {
-        if (kind >= 0) {
-            calls[kind].release(handle);
-        }
+        calls[kind].release(handle);
         return NULL;
     }
     self->kind = (shoal_kind)kind;
     self->handle = handle;
     return (PyObject *)self;
+}
+
+PyObject *ext_shared_new(PyTypeObject *type, void *handle)
+{
+    int kind = kind_of_type(type);
+    return kind >= 0 ? wrap(type, kind, handle) : NULL;
 }
 
 void ext_shared_close(ext_shared *self)
@@ -177,7 +178,7 @@ PyObject *ext_shared_from_value(const shoal_value *value)
     if (handle == NULL || calls[kind].retain(handle) == NULL) {
         return ext_raise(shoal_last_error());
     }
-    return ext_shared_new(cls, handle);
+    return wrap(cls, (int)kind, handle);
 }
 
 int ext_shared_is_plain(PyObject *obj)
@@ -187,17 +188,30 @@ int ext_shared_is_plain(PyObject *obj)
     if (type != types[self->kind] && type != classes[self->kind]) {
         return 0;
     }
+    if (!has_state[self->kind]) {
+        return 1;
+    }
     PyObject *state = PyObject_CallMethod(obj, "_shoal_state", NULL);
     int plain = state != NULL && Py_IsNone(state);
     Py_XDECREF(state);
     return plain;
 }
 
+static int overrides_state(PyTypeObject *cls, bool *out_overrides)
+{
+    PyObject *own = PyObject_GetAttrString((PyObject *)cls, "_shoal_state");
+    PyObject *base = own != NULL ? PyObject_GetAttrString((PyObject *)ext_shared_type, "_shoal_state") : NULL;
+    *out_overrides = own != base;
+    Py_XDECREF(own);
+    Py_XDECREF(base);
+    return base != NULL ? 0 : -1;
+}
+
 static PyObject *set_class(PyObject *module, PyObject *cls)
 {
     (void)module;
     int kind = PyType_Check(cls) ? kind_of_type((PyTypeObject *)cls) : -1;
-    if (kind < 0) {
+    if (kind < 0 || overrides_state((PyTypeObject *)cls, &has_state[kind]) != 0) {
         return NULL;
     }
     Py_XDECREF((PyObject *)classes[kind]);
@@ -221,7 +235,8 @@ PyTypeObject *ext_shared_type_add(PyObject *module, const char *name, shoal_kind
         }
     }
     types[kind] = (PyTypeObject *)PyType_FromSpecWithBases(&spec, (PyObject *)ext_shared_type);
-    if (types[kind] == NULL || PyModule_AddType(module, types[kind]) != 0) {
+    if (types[kind] == NULL || overrides_state(types[kind], &has_state[kind]) != 0 ||
+        PyModule_AddType(module, types[kind]) != 0) {
         return NULL;
     }
     return types[kind];

@@ -102,10 +102,7 @@ static PyObject *world_trim(PyObject *module, PyObject *unused)
     Py_BEGIN_ALLOW_THREADS;
     err = shoal_world_trim();
     Py_END_ALLOW_THREADS;
-    if (err != SHOAL_OK) {
-        return ext_raise(err);
-    }
-    Py_RETURN_NONE;
+    return err == SHOAL_OK ? Py_NewRef(Py_None) : ext_raise(err);
 }
 
 /* ---- creating, joining and leaving ---- */
@@ -124,10 +121,7 @@ static PyObject *world_create(PyObject *module, PyObject *args, PyObject *kwargs
         return NULL;
     }
     shoal_err err = shoal_world_create(&options);
-    if (err != SHOAL_OK) {
-        return ext_raise(err);
-    }
-    Py_RETURN_NONE;
+    return err == SHOAL_OK ? Py_NewRef(Py_None) : ext_raise(err);
 }
 
 static PyObject *world_join(PyObject *module, PyObject *args, PyObject *kwargs)

@@ -2,8 +2,8 @@
 #include "data/dataset.h"
 
 #include "base/error.h"
+#include "ipc/value.h"
 #include "proc/target.h"
-#include "share/value.h"
 #include "tensor/tensor.h"
 
 #include <stdlib.h>
@@ -251,7 +251,7 @@ shoal_err sh_dataset_function_of(const shoal_value *value, sh_any_function *out_
 shoal_value *shoal_value_dataset(shoal_dataset *set)
 {
     if (set == NULL) {
-        return sh_null_in("shoal_value_dataset", "the data set");
+        return sh_null_in("shoal_value_dataset", "dataset");
     }
     if (set->type.pack == NULL || set->type.open == NULL) {
         (void)sh_fail(SHOAL_EINVAL, "%s cannot be sent to another process: its type has no pack and open",
@@ -346,13 +346,18 @@ static void drop_set(void *set)
     shoal_dataset_release(set);
 }
 
+__attribute__((constructor)) static void register_maps(void)
+{
+    sh_value_kinds[SH_VALUE_MAP].drop = drop_set;
+}
+
 shoal_dataset *shoal_value_as_dataset(const shoal_value *value)
 {
     if (value == NULL || value->type != SHOAL_MAP || value->size == 0) {
         return sh_value_wrong(value, "data set", "shoal_value_as_dataset");
     }
     void *set = sh_value_attached(value);
-    return set != NULL ? set : sh_value_attach(value, open_set(value), drop_set);
+    return set != NULL ? set : sh_value_attach(value, open_set(value));
 }
 
 shoal_dataset *shoal_arg_dataset(const shoal_value *args, const char *key)

@@ -250,20 +250,7 @@ static shoal_err read_message(shoal_block *b, shoal_value **out_value)
         *out_value = sh_value_object(b);
         return *out_value != NULL ? SHOAL_OK : shoal_last_error();
     }
-    shoal_block **objects = NULL;
-    size_t count = 0;
-    sh_ctx *c = sh_enter_held();
-    shoal_err err = c == NULL ? shoal_last_error() : sh_message_objects(c, b, false, &objects, &count);
-    if (c != NULL) {
-        sh_leave();
-    }
-    SH_TRY(err);
-    err = sh_message_decode(b, objects, count, out_value);
-    for (size_t i = 0; i < count; i++) {
-        sh_block_release(objects[i]);
-    }
-    free(objects);
-    return err;
+    return sh_message_value(b, false, out_value);
 }
 
 /* Inside: swaps the state of an entry that is OUT, if this process still owns it. */

@@ -84,15 +84,6 @@ shoal_err sh_message_make(sh_ctx *c, const sh_encoding *encoding, shoal_block **
     return SHOAL_OK;
 }
 
-shoal_err sh_message_make_bytes(sh_ctx *c, const void *bytes, size_t size, shoal_block **out_message)
-{
-    SH_TRY(sh_message_new(c, 0, size, true, out_message));
-    if (size > 0) {
-        memcpy(sh_message_room(*out_message, 0), bytes, size);
-    }
-    return SHOAL_OK;
-}
-
 /* Opens a handle for the object that a reference word of the message names. The word is loaded once: whoever may write
  * the message may change it at any time. */
 static shoal_err open_object(sh_ctx *c, const shoal_block *message, size_t n, bool move, shoal_block **out_object)
@@ -112,6 +103,14 @@ static shoal_err open_object(sh_ctx *c, const shoal_block *message, size_t n, bo
     return sh_block_own_given(c, b);
 }
 
+void sh_message_objects_drop(sh_ctx *c, shoal_block **objects, size_t count)
+{
+    for (size_t i = 0; i < count; i++) {
+        sh_block_unref(c, objects[i]);
+    }
+    free(objects);
+}
+
 shoal_err sh_message_objects(sh_ctx *c, const shoal_block *message, bool move, shoal_block ***out_objects,
                              size_t *out_count)
 {
@@ -119,8 +118,8 @@ shoal_err sh_message_objects(sh_ctx *c, const shoal_block *message, bool move, s
     if (bytes_of(message, &count, &size) == NULL) {
         return sh_fail(SHOAL_ECORRUPT, "message %llu does not fit into its block", (unsigned long long)message->id);
     }
-    shoal_block **objects = calloc(count > 0 ? count : 1, sizeof(shoal_block *));
-    if (objects == NULL) {
+    shoal_block **objects = count > 0 ? calloc(count, sizeof(shoal_block *)) : NULL;
+    if (objects == NULL && count > 0) {
         return sh_fail(SHOAL_ENOMEM, "no memory for %llu objects", (unsigned long long)count);
     }
     shoal_err err = SHOAL_OK;
@@ -140,15 +139,7 @@ shoal_err sh_message_objects(sh_ctx *c, const shoal_block *message, bool move, s
     return SHOAL_OK;
 }
 
-void sh_message_objects_drop(sh_ctx *c, shoal_block **objects, size_t count)
-{
-    for (size_t i = 0; i < count; i++) {
-        sh_block_unref(c, objects[i]);
-    }
-    free(objects);
-}
-
-shoal_err sh_message_decode(const shoal_block *message, shoal_block **objects, size_t count, shoal_value **out_value)
+static shoal_err decode(const shoal_block *message, shoal_block **objects, size_t count, shoal_value **out_value)
 {
     uint64_t now, size;
     const char *bytes = bytes_of(message, &now, &size);
@@ -167,8 +158,32 @@ shoal_err sh_message_read(sh_ctx *c, const shoal_block *message, bool keep, shoa
     shoal_block **objects;
     size_t count;
     SH_TRY(sh_message_objects(c, message, !keep, &objects, &count));
-    shoal_err err = sh_message_decode(message, objects, count, out_value);
+    shoal_err err = decode(message, objects, count, out_value);
     sh_message_objects_drop(c, objects, count);
+    return err;
+}
+
+shoal_err sh_message_value(const shoal_block *message, bool move, shoal_value **out_value)
+{
+    shoal_block **objects = NULL;
+    size_t count = 0;
+    sh_ctx *c = sh_enter_held();
+    if (c == NULL) {
+        return shoal_last_error();
+    }
+    move = move && sh_block_is_sole_holder(message);
+    shoal_err err = sh_message_objects(c, message, move, &objects, &count);
+    sh_leave();
+    SH_TRY(err);
+    err = decode(message, objects, count, out_value);
+    if (err == SHOAL_ENOMEM && move && count > 0 && (c = sh_enter_held()) != NULL) {
+        err = sh_message_refer(c, message, objects, count) == SHOAL_OK ? SHOAL_ENOMEM : shoal_last_error();
+        sh_leave();
+    }
+    for (size_t i = 0; i < count; i++) {
+        sh_block_release(objects[i]);
+    }
+    free(objects);
     return err;
 }
 

@@ -9,12 +9,9 @@
 #include <shoal/value.h>
 
 /* Makes a message of an encoded value. The handle is private to the caller until it sends it. Called inside (sh_enter); the
- * encoding is made before, because its objects may have something to do then (sh_encoding_sends). Errors: SHOAL_ENOMEM,
+ * encoding is made before, because its objects may have something to do then (sh_value_before_put). Errors: SHOAL_ENOMEM,
  * SHOAL_EINVAL. */
 shoal_err sh_message_make(sh_ctx *c, const sh_encoding *encoding, shoal_block **out_message);
-
-/* Makes a message of raw bytes, in the same way. */
-shoal_err sh_message_make_bytes(sh_ctx *c, const void *bytes, size_t size, shoal_block **out_message);
 
 /* Reads the value of a message that the caller holds and that nobody else reads at the same time. The shared objects in
  * it get handles in this process. With keep the message can be read again later; without it its references are used up.

@@ -209,13 +209,16 @@ shoal_err shoal_queue_give_block(shoal_queue *queue, shoal_block *block, int64_t
     return sh_queue_put_word((shoal_block *)queue, &(sh_put){.kind = SH_ENTRY_BLOCK, .given = block}, timeout);
 }
 
-static shoal_err put_object(shoal_block *q, shoal_block *object, int64_t timeout)
+static shoal_err put_object(shoal_block *q, const shoal_value *value, int64_t timeout)
 {
+    shoal_block *object = value->as.object;
     if (sh_block_is_lost(object)) { /* this process has left the object's world since */
         return sh_block_require(object, SH_KIND_COUNT, "shoal_queue_put");
     }
-    SH_TRY(sh_encoding_sends ? sh_encoding_sends(object) : SHOAL_OK);
-    return sh_queue_put_word(q, &(sh_put){.kind = SH_ENTRY_BLOCK, .shared = object}, timeout);
+    SH_TRY(sh_value_before_put(value));
+    return sh_queue_put_block_fast(q, object)
+               ? SHOAL_OK
+               : sh_queue_put_word(q, &(sh_put){.kind = SH_ENTRY_BLOCK, .shared = object}, timeout);
 }
 
 shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeout)
@@ -235,41 +238,11 @@ shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeou
         memcpy(&word, &value->as.number, 8);
         err = put_plain(q, SH_ENTRY_FLOAT, word, timeout);
     } else if (value->type == SHOAL_OBJECT) {
-        err = put_object(q, value->as.object, timeout);
+        err = put_object(q, value, timeout);
     } else {
         err = put_message(q, value, timeout);
     }
     sh_value_consume(value);
-    return err;
-}
-
-/* Decodes the message. If nobody else can read it, moves its references out of it, and back into it if there is no
- * memory to decode the rest. Otherwise only draws weights of its own: a message that an acknowledged queue has rejected
- * may still be read by a receiver whose lease has passed, and that one must find all references. Nobody becomes a
- * holder of the message meanwhile: only this process has the reference to it that could be shared. */
-static shoal_err value_of_message(shoal_block *message, shoal_value **out_value)
-{
-    shoal_block **objects = NULL;
-    size_t count = 0;
-    sh_ctx *c = sh_enter_held();
-    if (c == NULL) {
-        return shoal_last_error();
-    }
-    bool move = sh_block_is_sole_holder(message);
-    shoal_err err = sh_message_objects(c, message, move, &objects, &count);
-    sh_leave();
-    if (err != SHOAL_OK) {
-        return err;
-    }
-    err = sh_message_decode(message, objects, count, out_value);
-    if (err == SHOAL_ENOMEM && move && count > 0 && (c = sh_enter_held()) != NULL) {
-        err = sh_message_refer(c, message, objects, count) == SHOAL_OK ? SHOAL_ENOMEM : shoal_last_error();
-        sh_leave();
-    }
-    for (size_t i = 0; i < count; i++) {
-        sh_block_release(objects[i]);
-    }
-    free(objects);
     return err;
 }
 
@@ -294,20 +267,19 @@ static inline shoal_value *value_of_word(sh_entry_kind kind, uint64_t word)
     }
 }
 
-/* Makes a value of a message that was taken; packed: a packed one, if it can be. The caller keeps the reference. */
+/* Makes a value of a message that was taken; packed: a packed one, if it can be. Takes the reference if it succeeds. */
 static shoal_err value_of(const sh_taken *t, bool packed, shoal_value **out_value)
 {
     shoal_value *v = NULL;
     switch (t->kind) {
     case SH_ENTRY_MESSAGE:
         SH_TRY(packed ? sh_message_read_packed(t->block, &v) : SHOAL_OK);
-        if (v == NULL) {
-            return value_of_message(t->block, out_value);
-        }
+        SH_TRY(v == NULL ? sh_message_value(t->block, true, &v) : SHOAL_OK);
+        sh_block_release(t->block);
         break;
     case SH_ENTRY_BLOCK:
         own_given(t->block);
-        v = sh_value_object(t->block);
+        v = sh_value_take_object(t->block);
         break;
     default:
         if (t->kind > SH_ENTRY_MESSAGE) {
@@ -326,10 +298,13 @@ static shoal_err value_of(const sh_taken *t, bool packed, shoal_value **out_valu
 static inline __attribute__((always_inline)) shoal_err get_value(shoal_queue *queue, int64_t timeout, bool packed,
                                                                  shoal_value **out_value)
 {
-    sh_taken t = {.block = NULL};
+    sh_taken t;
     size_t unused;
+    if (!sh_queue_get_fast((shoal_block *)queue, timeout, &t)) {
+        SH_TRY(sh_queue_get_word((shoal_block *)queue, SH_WANT_ANY, 0, timeout, &t, &unused));
+    }
     shoal_err err;
-    if (sh_queue_get_word_fast((shoal_block *)queue, SH_ENTRY_FLOAT, timeout, &t.kind, &t.word)) {
+    if (t.kind <= SH_ENTRY_FLOAT) {
         shoal_value *v = value_of_word(t.kind, t.word); /* here, without a call in between: most messages are short */
         if (__builtin_expect(v != NULL, 1)) {
             *out_value = v;
@@ -337,14 +312,11 @@ static inline __attribute__((always_inline)) shoal_err get_value(shoal_queue *qu
         }
         err = shoal_last_error();
     } else {
-        SH_TRY(sh_queue_get_word((shoal_block *)queue, SH_WANT_ANY, 0, timeout, &t, &unused));
         err = value_of(&t, packed, out_value);
     }
     if (__builtin_expect(err == SHOAL_ENOMEM, 0)) {
         sh_queue_keep_taken((shoal_block *)queue, &t);
-        return err;
-    }
-    if (t.block != NULL) {
+    } else if (__builtin_expect(err != SHOAL_OK && t.block != NULL, 0)) {
         sh_block_release(t.block);
     }
     return err;

@@ -570,7 +570,7 @@ shoal_err sh_queue_get_word(shoal_block *q, sh_want wanted, size_t capacity, int
             err = try_get(c, q, wanted, capacity, out, out_size, &empty);
         }
         if (err == SHOAL_OK && !empty) {
-            sh_queue_wake_putter(q, sh_queue_cost(out->kind, out->block));
+            sh_queue_wake_putter(q, out->kind, out->block);
         } else if (err == SHOAL_OK && sh_queue_view_of(q)->taken_bytes > 0) {
             sh_queue_add_taken(q, true);
         }

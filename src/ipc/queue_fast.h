@@ -87,7 +87,7 @@ static inline bool sh_queue_take_fast(const shoal_block *queue, const sh_ring *r
     if (!sh_queue_take(&sh_the_world.self, queue, ring, peek, block, value)) {
         return false;
     }
-    sh_queue_wake_putter(queue, SH_QUEUE_ENTRY_COST);
+    sh_queue_wake_putter(queue, peek->kind, block);
     return true;
 }
 
@@ -129,26 +129,45 @@ static inline bool sh_queue_give_block_fast(shoal_block *queue, const shoal_bloc
            sh_queue_put_fast(queue, SH_ENTRY_BLOCK, t);
 }
 
+/* Takes the block that peek saw, if it is of that kind; SH_KIND_COUNT: of any. */
+static inline bool sh_queue_take_block_fast(const shoal_block *queue, const sh_ring *ring, const sh_peek *peek,
+                                            sh_kind kind, shoal_block **out_block)
+{
+    shoal_block *b;
+    uint64_t value;
+    if (sh_block_expect(&sh_the_world.self, peek->word, &b, &value) != SHOAL_OK) {
+        return false;
+    }
+    if (kind != SH_KIND_COUNT && b->kind != kind) {
+        sh_block_unexpect(b);
+        return false;
+    }
+    *out_block = b;
+    return sh_queue_take_fast(queue, ring, peek, b, value);
+}
+
+/* Gets a block of that kind. */
 static inline bool sh_queue_get_block_fast(const shoal_block *queue, sh_kind kind, int64_t timeout,
                                            shoal_block **out_block)
 {
     const sh_ring *ring;
     sh_peek peek;
-    shoal_block *b;
-    uint64_t value;
-    if (!sh_queue_is_fast(queue) || !sh_queue_peek_fast(queue, timeout, &ring, &peek) || peek.kind != SH_ENTRY_BLOCK ||
-        sh_block_expect(&sh_the_world.self, peek.word, &b, &value) != SHOAL_OK) {
+    return sh_queue_is_fast(queue) && sh_queue_peek_fast(queue, timeout, &ring, &peek) && peek.kind == SH_ENTRY_BLOCK &&
+           sh_queue_take_block_fast(queue, ring, &peek, kind, out_block);
+}
+
+/* Gets a message of any kind. */
+static inline bool sh_queue_get_fast(const shoal_block *queue, int64_t timeout, sh_taken *out)
+{
+    const sh_ring *ring;
+    sh_peek peek;
+    if (!sh_queue_is_fast(queue) || !sh_queue_peek_fast(queue, timeout, &ring, &peek)) {
         return false;
     }
-    if (b->kind != kind) {
-        sh_block_unexpect(b);
-        return false;
-    }
-    if (!sh_queue_take_fast(queue, ring, &peek, b, value)) {
-        return false;
-    }
-    *out_block = b;
-    return true;
+    *out = (sh_taken){.kind = peek.kind, .word = peek.word};
+    return peek.kind == SH_ENTRY_BLOCK || peek.kind == SH_ENTRY_MESSAGE
+               ? sh_queue_take_block_fast(queue, ring, &peek, SH_KIND_COUNT, &out->block)
+               : sh_queue_take_fast(queue, ring, &peek, NULL, 0);
 }
 
 #endif

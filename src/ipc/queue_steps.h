@@ -65,7 +65,7 @@ void sh_queue_add_taken(const shoal_block *queue, bool all);
 
 /* Inside, after a take: wakes one process that waits for room, which only happens if the queue has a bound. The CAS in
  * the ring was the full barrier, as above. */
-static inline void sh_queue_wake_putter(const shoal_block *queue, uint64_t cost)
+static inline void sh_queue_wake_putter(const shoal_block *queue, sh_entry_kind kind, const shoal_block *block)
 {
     sh_queue_shm *shm = sh_queue_shm_of(queue);
     if (sh_load_relaxed(&shm->bound) != 0) {
@@ -74,7 +74,7 @@ static inline void sh_queue_wake_putter(const shoal_block *queue, uint64_t cost)
     }
     if (sh_load_relaxed(&shm->most_bytes) != 0) {
         sh_queue_view *v = sh_queue_view_of(queue);
-        v->taken_bytes += cost;
+        v->taken_bytes += sh_queue_cost(kind, block);
         if (v->taken_bytes >= SH_QUEUE_STEP) {
             sh_queue_add_taken(queue, false);
         }

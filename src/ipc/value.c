@@ -11,6 +11,8 @@
  * cost of a search, even if a hostile sender chose the keys, as it could for a hash table. */
 #define LINEAR_KEYS 16
 
+sh_value_calls sh_value_kinds[SHOAL_KIND_MODULE + 1];
+
 /* Text */
 
 /* Returns the length of the UTF-8 sequence at text, where `left` bytes are left, or 0 if it is not valid (RFC 3629: no
@@ -194,7 +196,7 @@ const void *shoal_value_as_packed(const shoal_value *value, size_t *out_size)
     return value->text;
 }
 
-shoal_value *sh_value_object(shoal_block *block)
+shoal_value *sh_value_take_object(shoal_block *block)
 {
     if (sh_block_require(block, block->kind, "an object value") != SHOAL_OK) { /* after a fork, or in another world */
         return NULL;
@@ -207,62 +209,65 @@ shoal_value *sh_value_object(shoal_block *block)
     shoal_value *value = node_create(SHOAL_OBJECT, 0);
     if (value != NULL) {
         value->kind = (uint8_t)kind;
-        value->as.object = sh_block_retain(block);
+        value->as.object = block;
+    }
+    return value;
+}
+
+shoal_value *sh_value_object(shoal_block *block)
+{
+    shoal_value *value = sh_value_take_object(block);
+    if (value != NULL) {
+        sh_block_retain(block);
+    }
+    return value;
+}
+
+static shoal_value *value_of_handle(void *handle, shoal_kind shared, sh_kind kind, const char *call)
+{
+    const sh_value_calls *calls = &sh_value_kinds[shared];
+    shoal_block *object = handle;
+    if (calls->describe == NULL) {
+        return sh_block_require(object, kind, call) == SHOAL_OK ? sh_value_object(object) : NULL;
+    }
+    if (calls->describe(handle, call, &object) != SHOAL_OK) {
+        return NULL;
+    }
+    shoal_value *value = sh_value_take_object(object);
+    if (value == NULL) {
+        sh_block_release(object);
     }
     return value;
 }
 
 /* The handle comes from the caller: NULL means that an earlier call failed. */
-#define OBJECT_VALUE(type, kind)                                                                                       \
+#define OBJECT_VALUE(type, shared, kind)                                                                               \
     shoal_value *shoal_value_##type(shoal_##type *type)                                                                \
     {                                                                                                                  \
         SH_NEED_OR_NULL(type);                                                                                         \
-        shoal_block *object = (shoal_block *)type;                                                                     \
-        return sh_block_require(object, kind, __func__) == SHOAL_OK ? sh_value_object(object) : NULL;                  \
+        return value_of_handle(type, SHOAL_KIND_##shared, SH_KIND_##kind, __func__);                                   \
     }
-
-OBJECT_VALUE(block, SH_KIND_DATA)
-OBJECT_VALUE(queue, SH_KIND_QUEUE)
-OBJECT_VALUE(pipe, SH_KIND_PIPE)
-OBJECT_VALUE(lock, SH_KIND_LOCK)
-OBJECT_VALUE(rlock, SH_KIND_RLOCK)
-OBJECT_VALUE(semaphore, SH_KIND_SEMAPHORE)
-OBJECT_VALUE(condition, SH_KIND_CONDITION)
-OBJECT_VALUE(event, SH_KIND_EVENT)
-OBJECT_VALUE(barrier, SH_KIND_BARRIER)
+SH_VALUE_OBJECTS(OBJECT_VALUE)
 
 static sh_a64 *attachment_of(shoal_value *value)
 {
     return value->type == SHOAL_MAP ? &value->as.map->attached : &value->attached;
 }
 
-void *sh_value_attach(const shoal_value *value, void *made, void (*drop)(void *made))
+void *sh_value_attach(const shoal_value *value, void *made)
 {
-    sh_made_of *attachment = made != NULL ? malloc(sizeof *attachment) : NULL;
-    if (attachment == NULL) {
-        if (made != NULL) {
-            drop(made);
-            (void)sh_fail(SHOAL_ENOMEM, "no memory to attach an object to a value");
-        }
-        return NULL;
-    }
-    *attachment = (sh_made_of){.drop = drop, .made = made};
     /* Pairs with the acquire of its readers: what it points to is complete. */
-    uint64_t none = 0;
-    sh_a64 *place = attachment_of((shoal_value *)(uintptr_t)value);
-    if (sh_cas_acq_rel(place, &none, (uintptr_t)attachment)) {
+    uint64_t first = 0;
+    if (made == NULL || sh_cas_acq_rel(attachment_of((shoal_value *)(uintptr_t)value), &first, (uintptr_t)made)) {
         return made;
     }
-    drop(made);
-    free(attachment);
-    return ((sh_made_of *)(uintptr_t)none)->made;
+    sh_value_kinds[value->kind].drop(made);
+    return (void *)(uintptr_t)first;
 }
 
 void *sh_value_attached(const shoal_value *value)
 {
-    const sh_made_of *attachment =
-        (const sh_made_of *)(uintptr_t)sh_load_acquire(attachment_of((shoal_value *)(uintptr_t)value));
-    return attachment != NULL ? attachment->made : NULL;
+    return (void *)(uintptr_t)sh_load_acquire(attachment_of((shoal_value *)(uintptr_t)value));
 }
 
 shoal_value *shoal_value_list(void)
@@ -500,12 +505,11 @@ static void keep_text(void *text)
 
 static void drop_attachment(shoal_value *value)
 {
-    sh_made_of *attachment = (sh_made_of *)(uintptr_t)sh_load_acquire(attachment_of(value));
-    if (attachment != NULL) {
+    void *made = sh_value_attached(value);
+    if (made != NULL) {
         sh_cleanup_begin();
-        attachment->drop(attachment->made);
+        sh_value_kinds[value->kind].drop(made);
         sh_cleanup_end();
-        free(attachment);
     }
 }
 

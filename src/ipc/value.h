@@ -8,17 +8,31 @@
 #ifndef SH_IPC_VALUE_H
 #define SH_IPC_VALUE_H
 
-#include "sync/atomic.h"
+#include "shm/block.h"
 
 #include <shoal/value.h>
 
 typedef struct sh_map sh_map;
 
-/* What this process made of an object in a value, such as a tensor or a module, and how to release it. */
-typedef struct sh_made_of {
-    void (*drop)(void *made);
-    void *made;
-} sh_made_of;
+/* The calls of a kind of object whose handle is not its block: a layer above defines it. The layer stores its row when it
+ * is loaded; after that nobody writes the table. A row of zeros: the block is the handle. */
+typedef struct sh_value_calls {
+    /* Shares what the handle names and returns its block, which the caller owns. `call` is for error texts. */
+    shoal_err (*describe)(void *handle, const char *call, shoal_block **out_block);
+
+    void *(*open)(shoal_block *object); /* makes what this process uses; NULL and the error if that fails */
+    void (*drop)(void *made);           /* releases it */
+
+    shoal_err (*before_put)(const shoal_block *object); /* called before a value with the object is sent; may be NULL */
+} sh_value_calls;
+
+/* By shoal_kind. SH_VALUE_MAP has only drop: for what was made of a map, such as a data set. */
+#define SH_VALUE_MAP SHOAL_KIND_NONE
+extern sh_value_calls sh_value_kinds[SHOAL_KIND_MODULE + 1];
+
+/* The kinds that values can contain: the noun of their calls, the shoal_kind, the sh_kind. */
+#define SH_VALUE_OBJECTS(X)                                                                                            \
+    SH_HANDLE_KINDS(X) X(tensor, TENSOR, TENSOR) X(sparse, SPARSE, SPARSE) X(module, MODULE, MODULE)
 
 /* Who destroys a value. */
 typedef enum sh_value_owner {
@@ -36,8 +50,8 @@ struct shoal_value {
     union {
         size_t size; /* of a string or bytes: without the closing NUL; of a list or map: its number of members */
 
-        /* Of an object: a sh_made_of, or 0. The first thread that reads the object sets it once, and it goes with the
-         * value. So it may be set while others read. */
+        /* Of an object: what this process made of it (sh_value_calls.open), or 0. The first thread that reads the object
+         * sets it once, and it goes with the value. So it may be set while others read. */
         sh_a64 attached;
     };
     union {
@@ -70,10 +84,14 @@ struct sh_map {
 
 /* sh_value_attached returns what was made of an object, or of a map that is not empty, or NULL. sh_value_attach keeps
  * `made` there and returns what stays: if two threads attach at the same time, the first stays and the other's is
- * dropped. Takes `made`, even if it fails. Returns NULL if made is NULL, or sets SHOAL_ENOMEM. A caller that attaches
- * to a map must not change the map. */
+ * dropped. NULL gives NULL. A caller that attaches to a map must not change the map. */
 void *sh_value_attached(const shoal_value *value);
-void *sh_value_attach(const shoal_value *value, void *made, void (*drop)(void *made));
+void *sh_value_attach(const shoal_value *value, void *made);
+
+/* Returns the handle of the value's object for the public call of that name: the block, or what was opened; the value
+ * owns it. Returns NULL and sets SHOAL_ETYPE if the value is not an object of that kind, SHOAL_ESTATE if this process has
+ * left its world, or the error of open. */
+void *sh_value_read_object(const shoal_value *value, shoal_kind kind, const char *call);
 
 /* Sets SHOAL_ETYPE "expected queue, but the value is int"; for NULL acts as sh_null_in does, in a call of that name.
  * Returns NULL. */
@@ -91,8 +109,17 @@ const char *sh_type_name(uint8_t type);
 /* Returns how many leading bytes are UTF-8 without a NUL: size if all are. */
 size_t sh_value_text_valid(const char *text, size_t size);
 
-/* Makes a value of a shared object of any kind that can be sent. Retains the object. */
+/* Make a value of a shared object of any kind that can be sent. sh_value_take_object takes the caller's reference if it
+ * succeeds; sh_value_object does not. */
 shoal_value *sh_value_object(shoal_block *block);
+shoal_value *sh_value_take_object(shoal_block *block);
+
+/* Does what the object's kind wants before a value with it is sent. A value may have been made long before. */
+static inline shoal_err sh_value_before_put(const shoal_value *value)
+{
+    const sh_value_calls *calls = &sh_value_kinds[value->kind];
+    return calls->before_put != NULL ? calls->before_put(value->as.object) : SHOAL_OK;
+}
 
 /* Makes a string or bytes with that content, which it does not check. Returns NULL and sets SHOAL_ENOMEM if there is no
  * memory. */

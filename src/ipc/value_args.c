@@ -1,7 +1,6 @@
 /* Arguments: members of a map, by key and type. */
 #include "base/error.h"
 #include "ipc/value.h"
-#include "shm/kind.h"
 
 #include <string.h>
 
@@ -47,12 +46,12 @@ NUMBER_ARG(uint, uint64_t)
 NUMBER_ARG(float, double)
 
 /* Passes on what a reader of values returned. If that is NULL, adds the key to the error. */
-static const void *with_key(const char *key, const void *got)
+static void *with_key(const char *key, const void *got)
 {
     if (got == NULL) {
         (void)sh_arg_failed(key);
     }
-    return got;
+    return (void *)(uintptr_t)got;
 }
 
 const char *shoal_arg_string(const shoal_value *args, const char *key)
@@ -70,33 +69,10 @@ const void *shoal_arg_bytes(const shoal_value *args, const char *key, size_t *ou
     return value != NULL ? with_key(key, shoal_value_as_bytes(value, out_size)) : NULL;
 }
 
-/* All shared objects are blocks underneath; the kind says which public type the handle is. */
-static void *object_arg(const shoal_value *args, const char *key, shoal_kind kind, const char *call)
-{
-    const shoal_value *value = sh_arg_find(args, key, call);
-    if (value == NULL) {
-        return NULL;
-    }
-    if (value->type != SHOAL_OBJECT || value->kind != kind) {
-        (void)sh_value_wrong(value, sh_kind_shared_name(kind), call);
-        (void)sh_arg_failed(key);
-        return NULL;
-    }
-    return value->as.object;
-}
-
-#define OBJECT_ARG(type, KIND)                                                                                         \
+#define OBJECT_ARG(type, shared, kind)                                                                                 \
     shoal_##type *shoal_arg_##type(const shoal_value *args, const char *key)                                           \
     {                                                                                                                  \
-        return object_arg(args, key, SHOAL_KIND_##KIND, __func__);                                                     \
+        const shoal_value *value = sh_arg_find(args, key, __func__);                                                   \
+        return value != NULL ? with_key(key, sh_value_read_object(value, SHOAL_KIND_##shared, __func__)) : NULL;       \
     }
-
-OBJECT_ARG(block, BLOCK)
-OBJECT_ARG(queue, QUEUE)
-OBJECT_ARG(pipe, PIPE)
-OBJECT_ARG(lock, LOCK)
-OBJECT_ARG(rlock, RLOCK)
-OBJECT_ARG(semaphore, SEMAPHORE)
-OBJECT_ARG(condition, CONDITION)
-OBJECT_ARG(event, EVENT)
-OBJECT_ARG(barrier, BARRIER)
+SH_VALUE_OBJECTS(OBJECT_ARG)

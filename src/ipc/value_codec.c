@@ -14,8 +14,6 @@
 
 /* Encoding */
 
-shoal_err (*sh_encoding_sends)(const shoal_block *object);
-
 /* One object in the tree of those that the value has named so far. */
 typedef struct seen {
     const shoal_block *object;
@@ -87,15 +85,16 @@ static bool find_object(const sh_encoding *e, const shoal_block *object, uint32_
     return false;
 }
 
-static shoal_err add_object(sh_encoding *e, shoal_block *object, uint32_t *out_index)
+static shoal_err add_object(sh_encoding *e, const shoal_value *value, uint32_t *out_index)
 {
+    shoal_block *object = value->as.object;
     if (sh_block_is_lost(object)) {
         return sh_block_require(object, object->kind, "a value with an object");
     }
     if (find_object(e, object, out_index)) {
         return SHOAL_OK;
     }
-    SH_TRY(sh_encoding_sends ? sh_encoding_sends(object) : SHOAL_OK);
+    SH_TRY(sh_value_before_put(value));
     if (e->object_count == e->object_capacity) {
         if (e->object_count > UINT32_MAX / 2) {
             return sh_fail(SHOAL_ELIMIT, "a message can hold at most %zu shared objects", e->object_count);
@@ -125,7 +124,7 @@ static shoal_err add_object(sh_encoding *e, shoal_block *object, uint32_t *out_i
 static shoal_err pack_object(msgpack_packer *packer, sh_encoding *e, const shoal_value *value, int *out_failed)
 {
     uint32_t index = 0;
-    SH_TRY(add_object(e, value->as.object, &index));
+    SH_TRY(add_object(e, value, &index));
     uint8_t body[SH_EXT_OBJECT_SIZE] = {value->kind, (uint8_t)index, (uint8_t)(index >> 8), (uint8_t)(index >> 16),
                                         (uint8_t)(index >> 24)};
     *out_failed = msgpack_pack_ext_with_body(packer, body, sizeof body, SH_EXT_OBJECT);

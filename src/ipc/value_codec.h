@@ -33,15 +33,11 @@ typedef struct sh_encoding {
     shoal_block *small_objects[SH_ENCODING_OBJECTS];
 } sh_encoding;
 
-/* Encodes the value into the caller's struct, which points into the value until sh_encoding_fini. After a failure there
- * is nothing to fini.
+/* Encodes the value into the caller's struct, which points into the value until sh_encoding_fini. Calls
+ * sh_value_before_put for each object; if that fails, so does this. After a failure there is nothing to fini.
  * Errors: SHOAL_EINVAL if value is NULL; SHOAL_ENOMEM; SHOAL_ELIMIT if a string or bytes have 4 GiB or more. */
 SHOAL_MUST_USE shoal_err sh_encoding_init(sh_encoding *e, const shoal_value *value);
 void sh_encoding_fini(sh_encoding *e);
-
-/* Called for every shared object of a value that is encoded, if it is set: a layer above has something to do before
- * the object is sent. If it fails, the encoding does. */
-extern shoal_err (*sh_encoding_sends)(const shoal_block *object);
 
 /* Decodes one value. The caller owns the references objects[i]; each use in the value retains a separate one. The bytes
  * may be hostile, and may be in shared memory that changes meanwhile: they are copied once, and only the copy is read.

@@ -152,58 +152,30 @@ shoal_kind shoal_value_object_kind(const shoal_value *value)
     return value != NULL && value->type == SHOAL_OBJECT ? (shoal_kind)value->kind : SHOAL_KIND_NONE;
 }
 
-/* All shared objects are blocks underneath; the kind says which public type the handle is. */
-static void *object_of(const shoal_value *value, shoal_kind kind, const char *call)
+void *sh_value_read_object(const shoal_value *value, shoal_kind kind, const char *call)
 {
-    return value != NULL && value->type == SHOAL_OBJECT && value->kind == kind
-               ? (void *)value->as.object
-               : sh_value_wrong(value, sh_kind_shared_name(kind), call);
+    if (value == NULL || value->type != SHOAL_OBJECT || value->kind != kind) {
+        return sh_value_wrong(value, sh_kind_shared_name(kind), call);
+    }
+    const sh_value_calls *calls = &sh_value_kinds[kind];
+    shoal_block *object = value->as.object;
+    if (calls->open == NULL) {
+        return object;
+    }
+    void *made = sh_block_is_lost(object) ? NULL : sh_value_attached(value);
+    if (made != NULL) {
+        return made;
+    }
+    return sh_block_require(object, object->kind, call) == SHOAL_OK ? sh_value_attach(value, calls->open(object))
+                                                                    : NULL;
 }
 
-shoal_block *shoal_value_as_block(const shoal_value *value)
-{
-    return object_of(value, SHOAL_KIND_BLOCK, __func__);
-}
-
-shoal_queue *shoal_value_as_queue(const shoal_value *value)
-{
-    return object_of(value, SHOAL_KIND_QUEUE, __func__);
-}
-
-shoal_pipe *shoal_value_as_pipe(const shoal_value *value)
-{
-    return object_of(value, SHOAL_KIND_PIPE, __func__);
-}
-
-shoal_lock *shoal_value_as_lock(const shoal_value *value)
-{
-    return object_of(value, SHOAL_KIND_LOCK, __func__);
-}
-
-shoal_rlock *shoal_value_as_rlock(const shoal_value *value)
-{
-    return object_of(value, SHOAL_KIND_RLOCK, __func__);
-}
-
-shoal_semaphore *shoal_value_as_semaphore(const shoal_value *value)
-{
-    return object_of(value, SHOAL_KIND_SEMAPHORE, __func__);
-}
-
-shoal_condition *shoal_value_as_condition(const shoal_value *value)
-{
-    return object_of(value, SHOAL_KIND_CONDITION, __func__);
-}
-
-shoal_event *shoal_value_as_event(const shoal_value *value)
-{
-    return object_of(value, SHOAL_KIND_EVENT, __func__);
-}
-
-shoal_barrier *shoal_value_as_barrier(const shoal_value *value)
-{
-    return object_of(value, SHOAL_KIND_BARRIER, __func__);
-}
+#define OBJECT_READER(type, shared, kind)                                                                              \
+    shoal_##type *shoal_value_as_##type(const shoal_value *value)                                                      \
+    {                                                                                                                  \
+        return sh_value_read_object(value, SHOAL_KIND_##shared, __func__);                                             \
+    }
+SH_VALUE_OBJECTS(OBJECT_READER)
 
 static bool is_container(const shoal_value *value)
 {

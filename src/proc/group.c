@@ -107,16 +107,13 @@ static shoal_err run_group(shoal_target target, int n, const shoal_value *args, 
 {
     group g = {.failed = NULL};
     sh_supervisor_rules rules = {.target = target, .options = *options, .args = args, .owner = &g, .ended = ended};
-    shoal_err err =
-        options->timeout < 0 ? sh_fail(SHOAL_EINVAL, "the timeout for %d ranks is negative", n) : check_limits(n);
-    if (err == SHOAL_OK) {
-        err = sh_supervisor_create(&rules, n, &g.ranks);
+    if (options->timeout < 0 || options->grace < 0) {
+        return sh_fail(SHOAL_EINVAL, "the %s for %d ranks is negative", options->timeout < 0 ? "timeout" : "grace", n);
     }
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(check_limits(n));
+    SH_TRY(sh_supervisor_create(&rules, n, &g.ranks));
     int64_t limit = sh_deadline(options->timeout > 0 ? options->timeout : SHOAL_FOREVER);
-    err = start_all(&g, n);
+    shoal_err err = start_all(&g, n);
     if (err == SHOAL_OK) {
         err = wait_all(&g, n, limit);
     }

@@ -233,6 +233,17 @@ START_TEST(u8_a_failure_stops_further_starts)
 }
 END_TEST
 
+/* A negative one would otherwise count as the default of 3 seconds. */
+START_TEST(negative_times_are_refused)
+{
+    const shoal_process_options wrong[] = {{.grace = -1}, {.timeout = -1}};
+    for (int i = 0; i < 2; i++) {
+        ck_assert_err(shoal_spawn_with(first_fails, 1, shoal_value_null(), &wrong[i], NULL), SHOAL_EINVAL);
+        ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), i == 0 ? "grace" : "timeout"));
+    }
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("group");
@@ -244,6 +255,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, arguments_that_cannot_be_sent, SHOAL_START_SPAWN, SHOAL_START_SPAWN + 1);
     tcase_add_test(tc, u8_too_many_ranks_are_refused_at_once);
     tcase_add_test(tc, u8_a_failure_stops_further_starts);
+    tcase_add_test(tc, negative_times_are_refused);
     suite_add_tcase(s, tc);
     return s;
 }

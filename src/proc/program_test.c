@@ -271,14 +271,29 @@ START_TEST(inherits_the_fds_of_the_option)
     snprintf(command, sizeof command, "test -e /proc/self/fd/%d && test ! -e /proc/self/fd/%d", fds[0], fds[1]);
     char *const argv[] = {"sh", "-c", command, NULL};
     for (size_t count = 0; count < 2; count++) {
-        ck_assert_ok(shoal_process_start_program("sh", argv, shoal_value_null(),
-                                                 &(shoal_process_options){.fds = fds, .fd_count = count}, &p));
+        const shoal_process_options options = {.fds = count > 0 ? fds : NULL, .fd_count = count};
+        ck_assert_ok(shoal_process_start_program("sh", argv, shoal_value_null(), &options, &p));
         ck_assert_int_eq(finish(p).code, count == 1 ? 0 : 1);
         shoal_process_destroy(p);
     }
     ck_assert_int_eq(fcntl(fds[0], F_GETFD), FD_CLOEXEC);
     close(fds[0]);
     close(fds[1]);
+}
+END_TEST
+
+/* One without the other was a mistake that did nothing, or read from NULL. */
+START_TEST(fds_and_their_count_come_together)
+{
+    const int fds[] = {0};
+    char *const argv[] = {"true", NULL};
+    const shoal_process_options half[] = {{.fds = fds}, {.fd_count = 1}};
+    for (int i = 0; i < 2; i++) {
+        shoal_process *p = NULL;
+        ck_assert_err(shoal_process_start_program("true", argv, shoal_value_null(), &half[i], &p), SHOAL_EINVAL);
+        ck_assert_ptr_null(p);
+        ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "fd_count"));
+    }
 }
 END_TEST
 
@@ -558,6 +573,7 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, ends_with_its_parent, 0, 4);
     tcase_add_test(tc, refusals);
     tcase_add_test(tc, inherits_the_fds_of_the_option);
+    tcase_add_test(tc, fds_and_their_count_come_together);
     tcase_add_test(tc, a_server_forks_children);
     tcase_add_loop_test(tc, a_server_is_replaced, 0, 2);
     tcase_add_loop_test(tc, a_served_child_ends_with_its_requester, 0, 2);

@@ -2,8 +2,7 @@
  * own put does that by itself (description.c); a value may have been made long before it is sent. */
 #include "base/error.h"
 #include "device/cuda_share.h"
-#include "ipc/value_codec.h"
-#include "share/record.h"
+#include "share/description.h"
 
 /* The first object of a description is its piece, the second the description of its grad. */
 static shoal_err mark_description(const shoal_block *description, bool is_grad);
@@ -35,7 +34,7 @@ static shoal_err mark_reference(const sh_record *r, uint64_t i, bool is_grad)
 static shoal_err mark_description(const shoal_block *description, bool is_grad)
 {
     sh_record r;
-    if (!sh_record_look(description, &r) || r.count == 0) {
+    if (!sh_record_read(description, &r) || r.count == 0) {
         return SHOAL_OK; /* nonsense: the receiver says so */
     }
     sh_a64 *work = work_of(sh_ref_id(sh_load_acquire(&r.references[0])));
@@ -46,7 +45,7 @@ static shoal_err mark_description(const shoal_block *description, bool is_grad)
 }
 
 /* A sparse tensor and a module refer to the descriptions of their tensors. */
-static shoal_err object_is_sent(const shoal_block *object)
+shoal_err sh_share_mark_work(const shoal_block *object)
 {
     sh_record r;
     if (!sh_cuda_is_ours()) {
@@ -55,15 +54,10 @@ static shoal_err object_is_sent(const shoal_block *object)
     if (object->kind == SH_KIND_TENSOR) {
         return mark_description(object, false);
     }
-    if ((object->kind == SH_KIND_SPARSE || object->kind == SH_KIND_MODULE) && sh_record_look(object, &r)) {
+    if ((object->kind == SH_KIND_SPARSE || object->kind == SH_KIND_MODULE) && sh_record_read(object, &r)) {
         for (uint64_t i = 0; i < r.count; i++) {
             SH_TRY(mark_reference(&r, i, false));
         }
     }
     return SHOAL_OK;
-}
-
-__attribute__((constructor)) static void register_hook(void)
-{
-    sh_encoding_sends = object_is_sent;
 }

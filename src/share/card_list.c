@@ -56,7 +56,7 @@ static bool read_tensor(uint64_t id, const sh_found *f, seen_tensor *out)
     sh_found storage;
     sh_piece piece;
     sh_granule_info granule;
-    if (f->kind != SH_KIND_TENSOR || !sh_record_look(&block, &r) || r.size < head || r.count == 0) {
+    if (f->kind != SH_KIND_TENSOR || !sh_record_read(&block, &r) || r.size < head || r.count == 0) {
         return false;
     }
     memcpy(&d, r.bytes, head);

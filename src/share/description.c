@@ -4,7 +4,9 @@
 #include "base/error.h"
 #include "base/fork.h"
 #include "device/cuda_share.h"
-#include "tensor/recycled.h"
+#include "share/recycled.h"
+
+#include <shoal/share.h>
 
 #include <pthread.h>
 #include <stddef.h>
@@ -21,8 +23,9 @@ static pthread_mutex_t describing = PTHREAD_MUTEX_INITIALIZER;
  * child of fork cannot. */
 static pthread_mutex_t describing_card = PTHREAD_MUTEX_INITIALIZER;
 
-__attribute__((constructor)) static void register_locks(void)
+__attribute__((constructor)) static void begin(void)
 {
+    sh_tensor_let_go = sh_recycled_keep;
     static const sh_fork_part part = {.lock = &describing}, card = {.lock = &describing_card, .only_anew = true};
     sh_fork_register(SH_FORK_DESCRIPTIONS, &part);
     sh_fork_register(SH_FORK_CARD_DESCRIPTIONS, &card);
@@ -33,28 +36,30 @@ __attribute__((constructor)) static void register_locks(void)
  * have that id. */
 static uint64_t state_of(const shoal_tensor *t)
 {
-    return (t->grad ? sh_load_acquire(&t->grad->description_id) : 0) << 1 | t->requires_grad;
+    return (t->grad ? sh_load_acquire(&sh_described_of(t->grad)->block_id) : 0) << 1 | t->requires_grad;
 }
 
 /* Returns the description if it is current, otherwise NULL. Reads the pointer again at the end: describe_anew removes
- * the description before it changes `described`, so if the pointer is still the same, `described` belonged to it.
+ * the description before it changes the state, so if the pointer is still the same, the state belonged to it.
  * Checks the grad first: its new description is seen together with its new id. */
 static shoal_block *true_description(const shoal_tensor *t)
 {
-    uint64_t d = sh_load_acquire(&t->description);
-    bool so = d != 0 && (!t->grad || true_description(t->grad)) && sh_load_acquire(&t->described) == state_of(t) &&
-              sh_load_acquire(&t->described_id) == t->storage->id && sh_load_acquire(&t->description) == d;
-    return so ? (shoal_block *)(uintptr_t)d : NULL;
+    const sh_described *d = sh_described_of(t);
+    uint64_t block = sh_load_acquire(&d->block);
+    bool so = block != 0 && (!t->grad || true_description(t->grad)) && sh_load_acquire(&d->state) == state_of(t) &&
+              sh_load_acquire(&d->storage_id) == t->storage->id && sh_load_acquire(&d->block) == block;
+    return so ? (shoal_block *)(uintptr_t)block : NULL;
 }
 
 /* Stores the description and takes the caller's reference. true_description relies on this order. */
 static void set_description(shoal_tensor *t, shoal_block *description, uint64_t stamp)
 {
-    t->stamp = stamp;
-    sh_store_release(&t->described, state_of(t));
-    sh_store_release(&t->described_id, t->storage->id);
-    sh_store_release(&t->description_id, description->id + 1);
-    sh_store_release(&t->description, (uintptr_t)description);
+    sh_described *d = sh_described_of(t);
+    sh_store_relaxed(&d->stamp, stamp);
+    sh_store_release(&d->state, state_of(t));
+    sh_store_release(&d->storage_id, t->storage->id);
+    sh_store_release(&d->block_id, description->id + 1);
+    sh_store_release(&d->block, (uintptr_t)description);
 }
 
 /* Returns the block with the storage's bytes, which the caller owns. */
@@ -111,7 +116,7 @@ static shoal_err describe_anew(shoal_tensor *t, shoal_block *grad)
                            offsetof(sh_description, shape_and_strides) + 2 * dims * sizeof t->shape[0], &fresh);
     sh_block_release(objects[0]);
     SH_TRY(err);
-    shoal_block *old = (shoal_block *)(uintptr_t)sh_swap_acq_rel(&t->description, 0);
+    shoal_block *old = (shoal_block *)(uintptr_t)sh_swap_acq_rel(&sh_described_of(t)->block, 0);
     set_description(t, fresh, d.stamp);
     sh_block_release(old);
     return SHOAL_OK;
@@ -313,7 +318,7 @@ static shoal_tensor *make(const shoal_block *description, shoal_block *owner_blo
     sh_record r;
     sh_description d;
     size_t head = offsetof(sh_description, shape_and_strides);
-    if (description->kind != SH_KIND_TENSOR || !sh_record_look(description, &r) || r.size < head) {
+    if (description->kind != SH_KIND_TENSOR || !sh_record_read(description, &r) || r.size < head) {
         (void)corrupt(description);
         return NULL;
     }
@@ -328,7 +333,7 @@ static shoal_tensor *make(const shoal_block *description, shoal_block *owner_blo
         return NULL;
     }
     /* Only if the tensor has all that the description has: sending it on, or waking it, must not add or lose a grad. */
-    bool whole = !d.has_grad || (t->grad != NULL && sh_load_relaxed(&t->grad->description_id) != 0);
+    bool whole = !d.has_grad || (t->grad != NULL && sh_load_relaxed(&sh_described_of(t->grad)->block_id) != 0);
     if (description == owner_block && whole) {
         set_description(t, sh_block_retain(owner_block), d.stamp);
     }
@@ -347,17 +352,33 @@ static bool is_description_of(const shoal_block *b, const shoal_tensor *t, uint6
     sh_ref ref = sh_load_acquire(&shm->references[0]);
     uint64_t stamp = sh_load_relaxed(
         (const sh_a64 *)(const void *)((const char *)(shm->references + 1) + offsetof(sh_description, stamp)));
-    return sh_ref_id(ref) << 1 == storage_id && sh_ref_weight(ref) != 0 && stamp == t->stamp && stamp != 0;
-}
-
-shoal_tensor *sh_share_tensor_again(shoal_block *description)
-{
-    sh_recycled *r = sh_recycled_find(description->id);
-    bool same = r && (r->tenure == description->tenure || is_description_of(description, r->tensor, r->storage_id));
-    return same ? sh_recycled_take(r, description) : NULL;
+    return sh_ref_id(ref) << 1 == storage_id && sh_ref_weight(ref) != 0 &&
+           stamp == sh_load_relaxed(&sh_described_of(t)->stamp) && stamp != 0;
 }
 
 shoal_tensor *sh_share_tensor_of(shoal_block *description)
 {
-    return make(description, description, false);
+    sh_recycled *r = sh_recycled_find(description->id);
+    bool same = r && (r->tenure == description->tenure || is_description_of(description, r->tensor, r->storage_id));
+    shoal_tensor *t = same ? sh_recycled_take(r, description) : NULL;
+    if (!t) {
+        t = make(description, description, false);
+        if (t) {
+            sh_block_release(description); /* the tensor has its own */
+        }
+    }
+    return t;
+}
+
+shoal_tensor *sh_share_tensor_at(const sh_record *record, uint64_t i)
+{
+    shoal_block *description;
+    if (sh_record_open(record, i, &description) != SHOAL_OK) {
+        return NULL;
+    }
+    shoal_tensor *t = sh_share_tensor_of(description);
+    if (!t) {
+        sh_block_release(description);
+    }
+    return t;
 }

@@ -7,7 +7,6 @@
 #include "base/error.h"
 #include "ipc/value_codec.h"
 #include "nn/module.h"
-#include "share/value.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -138,13 +137,7 @@ static shoal_tensor *tensor_at(const shoal_module *module, const sh_record *reco
             return shoal_tensor_retain(shoal_module_get(module, shoal_value_as_string(shoal_value_at(names, 2 * k))));
         }
     }
-    shoal_block *description;
-    if (sh_record_open(record, i, &description) != SHOAL_OK) {
-        return NULL;
-    }
-    shoal_tensor *t = sh_share_tensor_of(description);
-    sh_block_release(description);
-    return t;
+    return sh_share_tensor_at(record, i);
 }
 
 static shoal_err put_tensors(shoal_module *module, const sh_record *record, const shoal_value *names)
@@ -188,7 +181,7 @@ shoal_module *sh_share_module_of(shoal_block *record)
 {
     sh_record r;
     shoal_value *description;
-    if (record->kind != SH_KIND_MODULE || !sh_record_look(record, &r)) {
+    if (record->kind != SH_KIND_MODULE || !sh_record_read(record, &r)) {
         (void)corrupt();
         return NULL;
     }
@@ -198,35 +191,6 @@ shoal_module *sh_share_module_of(shoal_block *record)
     shoal_module *module = build(&r, description);
     shoal_value_destroy(description);
     return module;
-}
-
-/* ---- in values ---- */
-
-shoal_value *shoal_value_module(shoal_module *module)
-{
-    SH_NEED_OR_NULL(module);
-    shoal_block *record;
-    if (!module || sh_share_describe_module(module, &record) != SHOAL_OK) {
-        return NULL;
-    }
-    shoal_value *value = sh_value_object(record);
-    sh_block_release(record);
-    return value;
-}
-
-static void drop_module(void *module)
-{
-    shoal_module_destroy(module);
-}
-
-static void *make_module(shoal_block *record)
-{
-    return sh_share_module_of(record);
-}
-
-shoal_module *shoal_value_as_module(const shoal_value *value)
-{
-    return sh_share_value_read(value, SHOAL_KIND_MODULE, __func__, make_module, drop_module);
 }
 
 /* ---- state dicts ---- */

@@ -71,17 +71,14 @@ shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tens
         SH_TRY(sh_queue_get_word((shoal_block *)queue, SHOAL_KIND_TENSOR, 0, timeout, &taken, &unused));
         description = taken.block;
     }
-    shoal_tensor *t = sh_share_tensor_again(description);
-    if (!t) {
-        t = sh_share_tensor_of(description);
-        if (!t && is_for_others(shoal_last_error())) {
-            return give_back(queue, description);
-        }
-        sh_block_release(description);
+    shoal_tensor *t = sh_share_tensor_of(description);
+    if (t) {
+        *out_tensor = t;
+        return SHOAL_OK;
     }
-    if (!t) {
-        return shoal_last_error();
+    if (is_for_others(shoal_last_error())) {
+        return give_back(queue, description);
     }
-    *out_tensor = t;
-    return SHOAL_OK;
+    sh_block_release(description);
+    return shoal_last_error();
 }

@@ -43,7 +43,7 @@ shoal_err sh_record_create(sh_kind kind, shoal_block *const *objects, size_t cou
     return err;
 }
 
-bool sh_record_look(const shoal_block *record, sh_record *out)
+bool sh_record_read(const shoal_block *record, sh_record *out)
 {
     if (record->size < sizeof(sh_message_shm)) {
         return false;

@@ -18,7 +18,7 @@ typedef struct sh_record {
     const char *bytes;
 } sh_record;
 
-bool sh_record_look(const shoal_block *record, sh_record *out);
+bool sh_record_read(const shoal_block *record, sh_record *out);
 
 /* Opens a handle for object i of the record, which the caller owns. Errors: SHOAL_ECORRUPT, SHOAL_ENOMEM,
  * SHOAL_ELIMIT. */

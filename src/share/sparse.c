@@ -362,22 +362,11 @@ shoal_err sh_sparse_describe(shoal_sparse *s, shoal_block **out_record)
     return sh_record_create(SH_KIND_SPARSE, objects, count, &d, sizeof d, out_record);
 }
 
-static shoal_tensor *part(const sh_record *r, uint64_t i)
-{
-    shoal_block *block;
-    if (sh_record_open(r, i, &block) != SHOAL_OK) {
-        return NULL;
-    }
-    shoal_tensor *t = sh_share_tensor_of(block);
-    sh_block_release(block);
-    return t;
-}
-
 shoal_sparse *sh_sparse_of_record(shoal_block *record)
 {
     sh_record r;
     description d;
-    bool good = record->kind == SH_KIND_SPARSE && sh_record_look(record, &r) && r.size == sizeof d;
+    bool good = record->kind == SH_KIND_SPARSE && sh_record_read(record, &r) && r.size == sizeof d;
     if (good) {
         memcpy(&d, r.bytes, sizeof d);
         good = d.layout <= SHOAL_CSR && d.ndim <= SHOAL_MAX_DIMS && r.count == (d.layout == SHOAL_CSR ? 3u : 2u);
@@ -386,8 +375,8 @@ shoal_sparse *sh_sparse_of_record(shoal_block *record)
         (void)sh_fail(SHOAL_ECORRUPT, "block %llu does not describe a sparse tensor", (unsigned long long)record->id);
         return NULL;
     }
-    shoal_tensor *values = part(&r, 0), *indices = values ? part(&r, 1) : NULL;
-    shoal_tensor *starts = indices && d.layout == SHOAL_CSR ? part(&r, 2) : NULL;
+    shoal_tensor *values = sh_share_tensor_at(&r, 0), *indices = values ? sh_share_tensor_at(&r, 1) : NULL;
+    shoal_tensor *starts = indices && d.layout == SHOAL_CSR ? sh_share_tensor_at(&r, 2) : NULL;
     shoal_sparse *s = d.layout == SHOAL_CSR ? shoal_sparse_csr(starts, indices, values, d.shape[0], d.shape[1])
                                             : shoal_sparse_coo(indices, values, d.ndim, d.shape, d.coalesced);
     shoal_tensor_release(values);

@@ -103,6 +103,18 @@ bool sh_block_is_sole_holder(const shoal_block *block);
 
 shoal_kind sh_block_kind(const shoal_block *block);
 
+/* The kinds whose public type is a block under another name: the noun of its calls, the shoal_kind, the sh_kind. */
+#define SH_HANDLE_KINDS(X)                                                                                             \
+    X(block, BLOCK, DATA)                                                                                              \
+    X(queue, QUEUE, QUEUE)                                                                                             \
+    X(pipe, PIPE, PIPE)                                                                                                \
+    X(lock, LOCK, LOCK)                                                                                                \
+    X(rlock, RLOCK, RLOCK)                                                                                             \
+    X(semaphore, SEMAPHORE, SEMAPHORE)                                                                                 \
+    X(condition, CONDITION, CONDITION)                                                                                 \
+    X(event, EVENT, EVENT)                                                                                             \
+    X(barrier, BARRIER, BARRIER)
+
 /* The same for a block that this process may not hold. Called inside. If it holds the block, nothing is read from the
  * heap: that would take a cache line away from another process. Returns SHOAL_KIND_NONE if there is no such block. */
 shoal_kind sh_block_kind_of(uint64_t id);

@@ -255,22 +255,14 @@ static inline void release_as(void *object, sh_kind kind, const char *call)
     sh_block_release(block);
 }
 
-#define REFERENCES(type, kind)                                                                                         \
+#define REFERENCES(type, shared, kind)                                                                                 \
     shoal_##type *shoal_##type##_retain(shoal_##type *type)                                                            \
     {                                                                                                                  \
-        return retain_as(type, kind, "shoal_" #type "_retain");                                                        \
+        return retain_as(type, SH_KIND_##kind, __func__);                                                              \
     }                                                                                                                  \
     void shoal_##type##_release(shoal_##type *type)                                                                    \
     {                                                                                                                  \
-        release_as(type, kind, "shoal_" #type "_release");                                                             \
+        release_as(type, SH_KIND_##kind, __func__);                                                                    \
     }
 
-REFERENCES(block, SH_KIND_DATA)
-REFERENCES(queue, SH_KIND_QUEUE)
-REFERENCES(pipe, SH_KIND_PIPE)
-REFERENCES(lock, SH_KIND_LOCK)
-REFERENCES(rlock, SH_KIND_RLOCK)
-REFERENCES(semaphore, SH_KIND_SEMAPHORE)
-REFERENCES(condition, SH_KIND_CONDITION)
-REFERENCES(event, SH_KIND_EVENT)
-REFERENCES(barrier, SH_KIND_BARRIER)
+SH_HANDLE_KINDS(REFERENCES)

@@ -78,7 +78,7 @@ shoal_err sh_storage_move(sh_storage *s, const sh_device *device);
 shoal_err sh_copy_across(const sh_device *to_device, void *to, const sh_device *from_device, const void *from,
                          size_t size);
 
-/* For recycled tensors (recycled.h): storages with a meta, in a process with one thread. A storage at rest has no
+/* For recycled tensors (share/recycled.h): storages with a meta, in a process with one thread. A storage at rest has no
  * reference and no owner_block. It stays in the table, where no search finds it, until it wakes or another storage takes its
  * id; then *owner, the pointer to it, becomes NULL. rest gives up a reference if it is the last, and otherwise returns
  * false; it does not release the owner_block. wake gives the storage one reference again, over the owner_block (retained); it

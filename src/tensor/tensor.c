@@ -2,7 +2,6 @@
 #include "tensor/tensor.h"
 
 #include "base/log.h"
-#include "tensor/recycled.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -82,17 +81,15 @@ shoal_tensor *sh_tensor_new_copy(const shoal_tensor *t)
     return copy;
 }
 
+bool (*sh_tensor_let_go)(shoal_tensor *t);
+
 static void destroy(shoal_tensor *t)
 {
-    if (sh_recycled_keep(t)) {
+    if (sh_load_acquire(&t->shared[0]) != 0 && sh_tensor_let_go(t)) {
         return;
     }
     sh_node_release(t->node);
     shoal_tensor_release(t->grad);
-    shoal_block *description = (shoal_block *)(uintptr_t)sh_load_acquire(&t->description);
-    if (description) {
-        sh_block_release(description);
-    }
     free(t->hooks);
     sh_storage_release(t->storage);
     t->dtype = SH_TENSOR_RELEASED;

@@ -2,7 +2,7 @@
  * storage.
  *
  * What autograd needs to know about a tensor is here too, so that tensors need no second object. Only autograd/ writes
- * it. */
+ * it. There is also room for what the layer share knows of it. */
 #ifndef SH_TENSOR_TENSOR_H
 #define SH_TENSOR_TENSOR_H
 
@@ -48,13 +48,12 @@ struct shoal_tensor {
     shoal_tensor *grad;
     sh_hooks *hooks;
 
-    /* The block that describes this tensor to other processes, while it is up to date (share/description.c). */
-    sh_a64 description;    /* a shoal_block *, or 0 */
-    sh_a64 description_id; /* its id + 1; 0: never described */
-    sh_a64 described;      /* what it says about the grad and requires_grad */
-    sh_a64 described_id;   /* of the storage in it: the tensor has another after the storage moved to another device */
-    uint64_t stamp;        /* of that description; unique */
+    sh_a64 shared[5]; /* used by share/ only; zeros in a new tensor */
 };
+
+/* Called with a tensor whose last reference is gone, if shared[0] is not 0. Returns true if it keeps the tensor, to use it
+ * again; otherwise it has released what `shared` refers to. Set when share/ is loaded. */
+extern bool (*sh_tensor_let_go)(shoal_tensor *t);
 
 /* The dtype of a tensor whose last reference is gone, until its memory is used again. A call that gets such a tensor
  * fails with SHOAL_ESTATE. It cannot tell once the memory holds another tensor; AddressSanitizer reports every use. */

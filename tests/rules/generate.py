@@ -13,6 +13,9 @@ import sys
 
 import table
 
+sys.path.append(str(pathlib.Path(__file__).parents[2] / 'docs' / 'man'))
+import headers
+
 SHARED = ['barrier', 'block', 'condition', 'delivery', 'event', 'lock', 'message', 'pipe', 'queue', 'rlock', 'semaphore', 'waitable']
 PROCESS = ['future', 'iterator', 'pool', 'process']  # belong to the process that made them
 PRIVATE = ['dataset', 'dlpack', 'env', 'loader', 'module', 'optimizer', 'sparse', 'tensor', 'tensors', 'value']
@@ -25,6 +28,7 @@ NUMBERS = {'timeout': 'SHOAL_NOW', 'capacity': '16'}
 def declarations(root):
     for path in sorted((root / 'include/shoal').glob('*.h')):
         text = path.read_text()
+        text = headers.FROM_LIST.sub(lambda match: ' '.join(headers.from_list(match.group())), text)
         text = re.sub(r'/\*.*?\*/', ' ', text, flags=re.S)
         text = re.sub(r'^\s*#.*?(?<!\\)$', ' ', re.sub(r'\\\n', ' ', text), flags=re.M)
         text = re.sub(r'__attribute__\s*\(\(.*?\)\)', ' ', text)

@@ -172,7 +172,7 @@ ARGUMENTS = {
 }
 
 # NULL in gives NULL out, and nothing is recorded: the header says that NULL is allowed.
-NULL_GIVES_NULL = {'shoal_scoped': ['t'], 'shoal_tensor_grad': ['t'], 'shoal_tensor_retain': ['t'], 'shoal_dataset_retain': ['set'],
+NULL_GIVES_NULL = {'shoal_scoped': ['t'], 'shoal_tensor_grad': ['t'], 'shoal_tensor_retain': ['tensor'], 'shoal_dataset_retain': ['set'],
                    'shoal_block_retain': ['block'], 'shoal_queue_retain': ['queue'], 'shoal_pipe_retain': ['pipe'],
                    'shoal_lock_retain': ['lock'], 'shoal_rlock_retain': ['rlock'], 'shoal_semaphore_retain': ['semaphore'],
                    'shoal_condition_retain': ['condition'], 'shoal_event_retain': ['event'], 'shoal_barrier_retain': ['barrier']}

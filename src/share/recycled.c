@@ -1,5 +1,5 @@
 /* Recycled tensors: a small table by the id of the description. */
-#include "tensor/recycled.h"
+#include "share/recycled.h"
 
 #define RECYCLED 64 /* a power of two */
 #if defined(__SANITIZE_ADDRESS__) && !defined(SHOAL_KEEP_HANDLES)
@@ -27,17 +27,18 @@ static void forget(sh_recycled *g)
 /* Returns whether the tensor has nothing but what its description says. */
 static bool equals_description(const shoal_tensor *t)
 {
+    const sh_described *d = sh_described_of(t);
     return t->node == NULL && t->grad == NULL && t->hooks == NULL && !t->grad_is_zero &&
            t->storage->owner_block != NULL &&
            t->storage->work == NULL && /* the stream may still use a card's bytes: sh_storage_release sees to that */
-           sh_load_relaxed(&t->described) == t->requires_grad && sh_load_relaxed(&t->described_id) == t->storage->id;
+           sh_load_relaxed(&d->state) == t->requires_grad && sh_load_relaxed(&d->storage_id) == t->storage->id;
 }
 
 bool sh_recycled_keep(shoal_tensor *t)
 {
-    shoal_block *description = (shoal_block *)(uintptr_t)sh_load_relaxed(&t->description);
-    if (!KEEPS_TENSORS || !__libc_single_threaded || description == NULL || sh_block_is_lost(description) ||
-        !equals_description(t)) {
+    shoal_block *description = (shoal_block *)(uintptr_t)sh_load_relaxed(&sh_described_of(t)->block);
+    if (!KEEPS_TENSORS || !__libc_single_threaded || sh_block_is_lost(description) || !equals_description(t)) {
+        sh_block_release(description);
         return false;
     }
     sh_recycled *g = place_of(description->id);
@@ -100,6 +101,6 @@ shoal_tensor *sh_recycled_take(sh_recycled *g, shoal_block *description)
     t->storage = s;
     t->recorded = s->recorded;
     sh_store_relaxed(&t->refs, 1);
-    sh_store_relaxed(&t->description, (uintptr_t)description); /* its id is the same */
+    sh_store_relaxed(&sh_described_of(t)->block, (uintptr_t)description); /* its id is the same */
     return t;
 }

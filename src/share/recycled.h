@@ -2,10 +2,10 @@
  * no new tensor and no new storage each time. A recycled tensor holds nothing, not even a reference to a block: it is
  * private memory whose contents were valid once. The caller that takes one has checked that they are valid again. Used
  * only while the process has one thread. */
-#ifndef SH_TENSOR_RECYCLED_H
-#define SH_TENSOR_RECYCLED_H
+#ifndef SH_SHARE_RECYCLED_H
+#define SH_SHARE_RECYCLED_H
 
-#include "tensor/tensor.h"
+#include "share/description.h"
 
 typedef struct sh_recycled {
     uint64_t id;     /* of the description's block */
@@ -18,7 +18,8 @@ typedef struct sh_recycled {
     uint64_t world_serial;
 } sh_recycled;
 
-/* Keeps a tensor whose last reference is gone. Returns false if it cannot be kept; then the caller frees it. */
+/* Keeps a tensor with a description whose last reference is gone. Returns false if it cannot be kept: it then has released
+ * the description, and the caller frees the tensor. */
 bool sh_recycled_keep(shoal_tensor *t);
 
 /* Returns the recycled tensor with a description of this id, or NULL. The caller may read its tensor, to compare it
