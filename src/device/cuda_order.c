@@ -319,7 +319,7 @@ shoal_err sh_cuda_mark(sh_a64 *work)
 static shoal_err lost_work(void)
 {
     return sh_fail(
-        SHOAL_EOWNERDEAD,
+        SHOAL_ELOST,
         "the process that computed a tensor on the card lost its card or died before that work was done: the "
         "tensor's elements are undefined");
 }

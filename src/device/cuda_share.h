@@ -32,7 +32,7 @@ void sh_cuda_close(shoal_block *owner_block);
 shoal_err sh_cuda_mark(sh_a64 *work);
 
 /* After a piece was received: makes this process's stream wait for its work, before what it enqueues next. Errors:
- * SHOAL_EOWNERDEAD if the work was lost with its process; those of the driver; SHOAL_ESTATE in a capture. */
+ * SHOAL_ELOST if the work was lost with its process; those of the driver; SHOAL_ESTATE in a capture. */
 shoal_err sh_cuda_await(sh_work work);
 
 /* ---- between the files of the card ---- */
@@ -59,7 +59,7 @@ static inline shoal_err sh_cuda_follow(void)
 /* Says that other code enqueues work that is not counted. From now on every mark calls the driver. */
 void sh_cuda_order_distrust(void);
 
-/* Waits on the host until everything that was enqueued is done. Errors: SHOAL_EOWNERDEAD if the stream waited for work
+/* Waits on the host until everything that was enqueued is done. Errors: SHOAL_ELOST if the stream waited for work
  * of a process that died, and that work was lost; those of the driver. */
 shoal_err sh_cuda_order_wait(void);
 
