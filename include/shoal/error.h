@@ -29,7 +29,8 @@ typedef enum shoal_err {
     SHOAL_ENOMEM,     /* the heap, the process or the card is out of memory: the text has the sizes asked and left */
     SHOAL_ETIMEDOUT,  /* the timeout passed */
     SHOAL_ECLOSED,    /* the queue, or the other end of the pipe, is closed */
-    SHOAL_EOWNERDEAD, /* success with a warning: the caller has the lock, but its last owner died while holding it */
+    SHOAL_EOWNERDEAD, /* a process died while it held the lock, and the caller wanted a consistent one; it does not
+                       * hold it */
     SHOAL_EBROKEN,    /* the barrier is broken: aborted, reset, timed out, or a party died */
     SHOAL_EPERM,      /* permission denied: another user's world, a card, or a lock that the caller does not hold */
     SHOAL_ENOENT,     /* no such world, target, key or file; no card */

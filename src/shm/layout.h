@@ -360,7 +360,7 @@ typedef struct sh_world_shm {
 #define SH_RESERVE_MIN (UINT64_C(1) << 29)
 
 /* Returns a number that differs between builds whose shared structs differ. */
-#define SH_LAYOUT_VERSION 14u
+#define SH_LAYOUT_VERSION 15u
 static inline uint64_t sh_layout_word(void)
 {
     return (uint64_t)SH_LAYOUT_VERSION << 48 ^ (uint64_t)sizeof(sh_slot_shm) << 24 ^
