@@ -213,16 +213,16 @@ static bool mark(sh_waiter_shm *w)
            !sh_cas_acq_rel(&w->state, &notified, SH_WAITER_LOST);
 }
 
-/* Marks and wakes up to count of the oldest waiters. The caller holds the lock. */
-static shoal_err notify(const shoal_block *b, uint32_t count)
+/* Marks and wakes up to *count of the oldest waiters, and subtracts them from *count. The caller holds the lock. */
+static shoal_err notify(const shoal_block *b, uint32_t *count)
 {
     sh_found f;
-    while (count > 0 && sh_queue_peek_block(waiters_of(b), &f)) {
+    while (*count > 0 && sh_queue_peek_block(waiters_of(b), &f)) {
         sh_waiter_shm *w = (sh_waiter_shm *)f.data;
         if (is_of_use(&f) && mark(w)) {
             SH_DEATH("condition.notify.marked");
             sh_gate_wake(&w->gate, INT_MAX);
-            count--;
+            --*count;
         }
         SH_DEATH("condition.notify.unqueued");
         SH_TRY(take_out(waiters_of(b)));
@@ -237,9 +237,10 @@ static void hand_on_lost(const shoal_block *b)
         return; /* nothing to do, or a holder that is working; check again after the next slice */
     }
     uint32_t lost = sh_swap_acq_rel(&shm_of(b)->lost, 0);
-    if (notify(b, lost) != SHOAL_OK || sh_rlock_unlock(lock_of(b)) != SHOAL_OK) {
+    if (notify(b, &lost) != SHOAL_OK) {
         sh_add_acq_rel(&shm_of(b)->lost, lost);
     }
+    (void)sh_rlock_unlock_all(lock_of(b));
 }
 
 /* Parks until notified. Returns true if it was, false if its time ran out first. */
@@ -306,7 +307,7 @@ shoal_err shoal_condition_wait(shoal_condition *condition, int64_t timeout)
 shoal_err shoal_condition_notify(shoal_condition *condition, uint32_t count)
 {
     SH_TRY(prepare_held(condition, "shoal_condition_notify"));
-    return notify((shoal_block *)condition, count);
+    return notify((shoal_block *)condition, &count);
 }
 
 shoal_err shoal_condition_notify_all(shoal_condition *condition)
