@@ -43,7 +43,7 @@ static shoal_err make_and_die(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* Returns SHOAL_OK if a tensor came whole, or SHOAL_EOWNERDEAD if its work was lost. */
+/* Returns SHOAL_OK if a tensor came whole, or SHOAL_ELOST if its work was lost. */
 static shoal_err check_one(shoal_queue *queue, bool unfinished)
 {
     shoal_tensor *t = NULL;
@@ -72,7 +72,7 @@ static shoal_err receive_late(int rank, const shoal_value *args)
     TRY(shoal_arg_int(args, "unfinished", &unfinished));
     for (int i = 0; i < TENSORS_EACH; i++) {
         shoal_err err = check_one(shoal_arg_queue(args, "queue"), unfinished != 0);
-        bool lost = err == SHOAL_EOWNERDEAD && unfinished;
+        bool lost = err == SHOAL_ELOST && unfinished;
         TRY(lost ? SHOAL_OK : err);
         TRY(shoal_queue_put(shoal_arg_queue(args, "told"), shoal_value_int(lost), PATIENCE));
     }

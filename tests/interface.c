@@ -387,6 +387,7 @@ START_TEST(null_is_an_error_of_its_own)
     ck_null("shoal_pipe_recv", shoal_pipe_recv(NULL, SHOAL_NOW, &v), "the end of the pipe");
     ck_null("shoal_pipe_poll", shoal_pipe_poll(NULL, SHOAL_NOW), "the end of the pipe");
     ck_null("shoal_lock_lock", shoal_lock_lock(NULL, SHOAL_NOW), "the lock");
+    ck_null("shoal_lock_lock_consistent", shoal_lock_lock_consistent(NULL, SHOAL_NOW), "the lock");
     ck_null("shoal_rlock_unlock", shoal_rlock_unlock(NULL), "the rlock");
     ck_null("shoal_semaphore_post", shoal_semaphore_post(NULL, 1), "the semaphore");
     ck_null("shoal_condition_wait", shoal_condition_wait(NULL, SHOAL_NOW), "the condition");

@@ -1,8 +1,13 @@
 /* If a get has no memory for its message, the message stays in the queue. The n-th allocation after arming fails, for
  * every n until the get succeeds. Linked with --wrap: the object files of the library call the functions below. */
+#include "base/clock.h"
+#include "ipc/queue.h"
+#include "shm/kind.h"
 #include "tests/children.h"
 
 #include <pthread.h>
+#include <sched.h>
+#include <signal.h>
 #include <stdlib.h>
 
 void *__real_malloc(size_t size);
@@ -259,6 +264,76 @@ START_TEST(a_tensor_without_memory_stays)
 }
 END_TEST
 
+static shoal_err wait_at(int rank, const shoal_value *args)
+{
+    (void)rank;
+    shoal_condition *c = ARG(condition, "condition");
+    must_ok(shoal_condition_lock(c, LIMIT));
+    must_ok(shoal_queue_put(ARG(queue, "here"), shoal_value_int(1), LIMIT));
+    must_ok(shoal_condition_wait(c, LIMIT));
+    must_ok(shoal_condition_unlock(c));
+    return SHOAL_OK;
+}
+
+static shoal_process *start_waiter(shoal_condition *c, shoal_queue *here)
+{
+    shoal_process *p = start(SHOAL_START_SPAWN, 0, wait_at, shoal_map("condition", c, "here", here));
+    until_told(here);
+    ck_assert_ok(shoal_condition_lock(c, LIMIT)); /* when it waits */
+    return p;
+}
+
+/* While the other thread waits, and has no memory: waits until it has passed a notice on. */
+static void *see_the_lock_free(void *arg)
+{
+    shoal_block *c = arg;
+    sh_found f = {0};
+    int64_t deadline = sh_deadline(LIMIT);
+    while (shoal_queue_size((shoal_queue *)c->parts[1]) < 2 && !sh_passed(deadline)) {
+        sched_yield();
+    }
+    fails_at = 1;
+    while (!(sh_queue_peek_block((shoal_queue *)c->parts[1], &f) &&
+             sh_load_acquire(&((sh_waiter_shm *)f.data)->state) == SH_WAITER_NOTIFIED) &&
+           !sh_passed(deadline)) {
+        sched_yield();
+    }
+    shoal_err err = shoal_condition_lock((shoal_condition *)c, SHOAL_SECONDS(5));
+    fails_at = 0;
+    if (err == SHOAL_OK) {
+        err = shoal_condition_notify_all((shoal_condition *)c);
+    }
+    return err == SHOAL_OK && shoal_condition_unlock((shoal_condition *)c) == SHOAL_OK ? arg : NULL;
+}
+
+/* A waiter was notified and killed. Another waiter passes the notice on to a third one, which stands before it in the
+ * queue, and has no memory to take that out. It does not keep the condition's lock. */
+START_TEST(a_notice_passed_on_without_memory_leaves_the_lock_free)
+{
+    shoal_queue *here = make_queue(0);
+    shoal_condition *c;
+    pthread_t thread;
+    void *free;
+    ck_assert_ok(shoal_condition_create(&c));
+    shoal_process *killed = start_waiter(c, here);
+    ck_assert_ok(shoal_condition_unlock(c));
+    shoal_process *stopped = start_waiter(c, here);
+    ck_assert_ok(shoal_process_signal(stopped, SIGSTOP));
+    ck_assert_ok(shoal_condition_notify(c, 1));
+    ck_assert_ok(shoal_process_kill(killed));
+    finish_as(killed, SHOAL_KILLED, SIGKILL);
+    ck_assert_int_eq(pthread_create(&thread, NULL, see_the_lock_free, c), 0);
+    ck_assert_ok(shoal_condition_wait(c, LIMIT));
+    ck_assert_ok(shoal_condition_unlock(c));
+    ck_assert_int_eq(pthread_join(thread, &free), 0);
+    ck_assert_ptr_nonnull(free);
+    ck_assert_ok(shoal_process_signal(stopped, SIGCONT));
+    finish(stopped);
+    shoal_release(c);
+    shoal_release(here);
+}
+END_TEST
+
 static Suite *suite(void)
 {
     Suite *s = suite_create("no_memory");
@@ -269,6 +344,7 @@ static Suite *suite(void)
     tcase_add_test(tc, a_pending_message_is_the_oldest);
     tcase_add_test(tc, a_pending_message_belongs_to_its_process);
     tcase_add_test(tc, a_tensor_without_memory_stays);
+    tcase_add_test(tc, a_notice_passed_on_without_memory_leaves_the_lock_free);
     suite_add_tcase(s, tc);
     return s;
 }

@@ -42,7 +42,8 @@ static bool until_stage(uint32_t stage)
 /* Runs as pid 1 of its namespace. */
 static int live_elsewhere(way how)
 {
-    if (getpid() != 1 || shoal_lock_lock(lock, LIMIT) != (how == LOCKS_AFTER_HOME ? SHOAL_EOWNERDEAD : SHOAL_OK)) {
+    if (getpid() != 1 || shoal_lock_lock(lock, LIMIT) != SHOAL_OK ||
+        shoal_lock_owner_died(lock) != (how == LOCKS_AFTER_HOME) || shoal_lock_mark_consistent(lock) != SHOAL_OK) {
         fprintf(stderr, "elsewhere: pid %d, %s\n", (int)getpid(), shoal_last_error_text());
         return 1;
     }
@@ -99,7 +100,8 @@ START_TEST(a_death_in_another_pid_namespace_is_seen)
         ck_assert_int_eq(kill((pid_t)sh_load_acquire(&common->pid), SIGKILL), 0);
         ck_assert_int_eq(waitpid(between, &status, 0), between);
         ck_assert_int_eq(status, 0);
-        ck_assert_err(shoal_lock_lock(lock, SH_PATIENCE), SHOAL_EOWNERDEAD);
+        ck_assert_ok(shoal_lock_lock(lock, SH_PATIENCE));
+        ck_assert(shoal_lock_owner_died(lock));
         ck_assert_ok(shoal_lock_unlock(lock));
     } else {
         ck_assert_msg(WIFEXITED(status) && WEXITSTATUS(status) == 77, "status %x", (unsigned)status);

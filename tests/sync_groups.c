@@ -155,14 +155,21 @@ static shoal_err lock_and_die(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-static shoal_err wait_for_ownerdead(int rank, const shoal_value *args)
+static shoal_err wait_beside_a_death(int rank, const shoal_value *args)
 {
     shoal_condition *c = ARG(condition, "condition");
     must_ok(shoal_condition_lock(c, LIMIT));
     must_ok(shoal_queue_put(ARG(queue, "here"), shoal_value_int(rank), LIMIT));
-    must_err(shoal_condition_wait(c, LIMIT), SHOAL_EOWNERDEAD); /* reported once: the last holder died */
+    must_ok(shoal_condition_lock_consistent(c, SHOAL_NOW)); /* twice: the wait keeps the depth */
+    must_ok(shoal_condition_wait(c, LIMIT));
+    uint32_t depth;
+    must(shoal_condition_holder(c, &depth) == SHOAL_HOLDER_SELF && depth == 2);
+    must(shoal_condition_owner_died(c));
+    must_ok(shoal_condition_mark_consistent(c));
+    must(!shoal_condition_owner_died(c));
     must_ok(shoal_condition_unlock(c));
-    must_ok(shoal_condition_lock(c, LIMIT));
+    must_ok(shoal_condition_unlock(c));
+    must_ok(shoal_condition_lock_consistent(c, LIMIT));
     must_ok(shoal_condition_unlock(c));
     return SHOAL_OK;
 }
@@ -174,9 +181,13 @@ START_TEST(b27_a_conditions_lock_is_handed_on)
         shoal_condition *c;
         ck_assert_ok(shoal_condition_create(&c));
         finish_as(start(_i, 0, lock_and_die, shoal_map("condition", c)), SHOAL_KILLED, SIGKILL);
-        ck_assert_err(shoal_condition_lock(c, LIMIT), SHOAL_EOWNERDEAD);
+        ck_assert_err(shoal_condition_lock_consistent(c, LIMIT), SHOAL_EOWNERDEAD);
+        ck_assert_ok(shoal_condition_lock(c, LIMIT));
+        ck_assert_err(shoal_condition_wait(c, SHOAL_MS(1)), SHOAL_ETIMEDOUT); /* the wait does not mark it */
+        ck_assert(shoal_condition_owner_died(c));
+        ck_assert_ok(shoal_condition_mark_consistent(c));
         ck_assert_ok(shoal_condition_unlock(c));
-        shoal_process *p = start(_i, 0, wait_for_ownerdead, shoal_map("condition", c, "here", here));
+        shoal_process *p = start(_i, 0, wait_beside_a_death, shoal_map("condition", c, "here", here));
         until_told(here);
         finish_as(start(_i, 1, lock_and_die, shoal_map("condition", c)), SHOAL_KILLED, SIGKILL);
         finish(p);

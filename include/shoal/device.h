@@ -72,7 +72,7 @@ SHOAL_MUST_USE shoal_err shoal_card_info_get(int index, shoal_card_info *out_inf
 SHOAL_MUST_USE shoal_err shoal_card_memory_get(shoal_card_memory *out_memory);
 
 /* Waits until the card has done all work of this process, from all its threads. Does nothing if the process has not
- * used the card. Blocks as long as the work takes. Thread-safe. Errors: SHOAL_EOWNERDEAD if the work used a tensor from
+ * used the card. Blocks as long as the work takes. Thread-safe. Errors: SHOAL_ELOST if the work used a tensor from
  * a process that lost its card or died before it had computed the tensor (the work is done, but its results are
  * undefined); SHOAL_ECARD; SHOAL_ESTATE if this thread captures; SHOAL_EFORK. */
 SHOAL_MUST_USE shoal_err shoal_card_wait(void);

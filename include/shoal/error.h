@@ -29,9 +29,8 @@ typedef enum shoal_err {
     SHOAL_ENOMEM,     /* the heap, the process or the card is out of memory: the text has the sizes asked and left */
     SHOAL_ETIMEDOUT,  /* the timeout passed */
     SHOAL_ECLOSED,    /* the queue, or the other end of the pipe, is closed */
-    SHOAL_EOWNERDEAD, /* success with a warning: the caller has the lock, but its last owner died while holding it. For
-                       * a tensor on a card, a failure: the process that computed it lost its card or died before that
-                       * work was done */
+    SHOAL_EOWNERDEAD, /* a process died while it held the lock, and the caller wanted a consistent one; it does not
+                       * hold it */
     SHOAL_EBROKEN,    /* the barrier is broken: aborted, reset, timed out, or a party died */
     SHOAL_EPERM,      /* permission denied: another user's world, a card, or a lock that the caller does not hold */
     SHOAL_ENOENT,     /* no such world, target, key or file; no card */
@@ -46,6 +45,7 @@ typedef enum shoal_err {
     SHOAL_EOS,    /* a system call, or a call of a card's driver, failed: the text has the call and its error */
     SHOAL_EINTR,  /* a signal ended the wait; only if the thread asked for that */
     SHOAL_ECARD,  /* the card has failed for this process, which must end: the text has the first failure */
+    SHOAL_ELOST,  /* a tensor on a card is lost: its process lost the card or died before it had computed the tensor */
     SHOAL_END,    /* not a failure: an iteration has no more items; does not change the last error */
 } shoal_err;
 

@@ -35,7 +35,7 @@ SHOAL_MUST_USE shoal_err shoal_tensor_share(shoal_tensor *t);
 
 /* Shares a tensor and puts it into a queue. The caller keeps its own reference. If sharing fails, nothing is put.
  * Blocks while the queue is full, at most for timeout. Thread-safe if the tensor was shared before. Errors: those of
- * shoal_tensor_share and shoal_queue_put. For a card tensor also SHOAL_EOWNERDEAD if this process has computed with a
+ * shoal_tensor_share and shoal_queue_put. For a card tensor also SHOAL_ELOST if this process has computed with a
  * tensor whose sender died before its work was done, so that the elements are undefined. It is returned once; a later
  * put works again. */
 SHOAL_MUST_USE shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout);
@@ -46,8 +46,8 @@ SHOAL_MUST_USE shoal_err shoal_queue_give_tensor(shoal_queue *queue, shoal_tenso
 
 /* Takes a tensor from a queue. The caller owns it. Blocks and fails like shoal_queue_get. Thread-safe. Errors: also
  * SHOAL_ETYPE if the oldest message is not a tensor; the message then stays in the queue. For a card tensor also
- * SHOAL_EOWNERDEAD if its sender lost its card or died before its work was done; the message is then lost. (If that is
- * noticed after the get, the next shoal_card_wait, read or put returns SHOAL_EOWNERDEAD instead.) If this process uses
+ * SHOAL_ELOST if its sender lost its card or died before its work was done; the message is then lost. (If that is
+ * noticed after the get, the next shoal_card_wait, read or put returns SHOAL_ELOST instead.) If this process uses
  * another card or has none: SHOAL_EINVAL, or the errors of shoal_card_count. The message then goes back to the end of
  * the queue, for another process. */
 SHOAL_MUST_USE shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tensor **out_tensor);

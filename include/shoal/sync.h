@@ -2,8 +2,12 @@
  *
  * They behave like those of Python's multiprocessing. They are shared objects: they can be sent in values, they work
  * with every start method, and shoal_release drops a reference. A blocking call spins for a short time while its peer
- * is likely to be running, and then sleeps. If the holder of a lock dies, the next process that locks it gets it,
- * with SHOAL_EOWNERDEAD once.
+ * is likely to be running, and then sleeps.
+ *
+ * If the holder of a lock, a recursive lock or a condition's lock dies, the next process that locks it gets it, with
+ * SHOAL_OK. What the lock protects may then be half changed. shoal_lock_owner_died says so to every later holder, until
+ * one has repaired the data and calls shoal_lock_mark_consistent. A program that never wants to work on such data locks
+ * with shoal_lock_lock_consistent.
  *
  * All calls here are thread-safe. Each create gives the caller one reference, does not block, and fails with the
  * errors of shoal_block_create. The other calls that return shoal_err also fail with SHOAL_EINVAL for NULL, and with
@@ -33,9 +37,23 @@ typedef enum shoal_holder {
  * shoal_block_create. */
 SHOAL_MUST_USE shoal_err shoal_lock_create(shoal_lock **out_lock);
 
-/* Locks a lock. Blocks while it is locked, at most for timeout. Thread-safe. Returns SHOAL_OK, or SHOAL_EOWNERDEAD if
- * the caller now holds the lock and its last holder died with it. Errors: SHOAL_ETIMEDOUT. */
+/* Locks a lock. Blocks while it is locked, at most for timeout. A lock whose holder died is locked like any other.
+ * Thread-safe. Errors: SHOAL_ETIMEDOUT. */
 SHOAL_MUST_USE shoal_err shoal_lock_lock(shoal_lock *lock, int64_t timeout);
+
+/* Locks a lock, unless a holder has died with it and nobody has marked it consistent since. Otherwise like
+ * shoal_lock_lock. Errors: SHOAL_EOWNERDEAD if a holder died; SHOAL_ETIMEDOUT. */
+SHOAL_MUST_USE shoal_err shoal_lock_lock_consistent(shoal_lock *lock, int64_t timeout);
+
+/* Returns whether a process has died while it held a lock, and nobody has marked the lock consistent since. A dead
+ * process counts once its lock has been released or passed on. If the caller holds the lock, nobody else changes the
+ * answer. false for NULL. Does not block. Thread-safe. */
+bool shoal_lock_owner_died(shoal_lock *lock);
+
+/* Marks a lock consistent: the caller has repaired what the lock protects. Repair first, then mark: if the caller dies
+ * in between, the next holder repairs it. Does nothing if no holder died. Does not block. Errors: SHOAL_EPERM if this
+ * process does not hold the lock. */
+SHOAL_MUST_USE shoal_err shoal_lock_mark_consistent(shoal_lock *lock);
 
 /* Unlocks a lock. As in Python, any thread of any process may do so, not only the one that locked it. Does not block.
  * Errors: SHOAL_ESTATE if it is not locked. */
@@ -49,9 +67,20 @@ shoal_holder shoal_lock_holder(shoal_lock *lock);
  * one reference. Does not block. Thread-safe. Errors: those of shoal_block_create. */
 SHOAL_MUST_USE shoal_err shoal_rlock_create(shoal_rlock **out_rlock);
 
-/* Locks a recursive lock. Blocks while another thread holds it, at most for timeout. Thread-safe. Returns SHOAL_OK,
- * or SHOAL_EOWNERDEAD if the caller now holds the lock and its last holder died with it. Errors: SHOAL_ETIMEDOUT. */
+/* Locks a recursive lock. Blocks while another thread holds it, at most for timeout. Thread-safe. Errors:
+ * SHOAL_ETIMEDOUT; SHOAL_ESTATE if the caller holds it 2^32 - 1 times. */
 SHOAL_MUST_USE shoal_err shoal_rlock_lock(shoal_rlock *rlock, int64_t timeout);
+
+/* Locks a recursive lock, unless a holder has died with it, like shoal_lock_lock_consistent. A thread that holds it
+ * already locks it once more in any case. Errors: those of shoal_rlock_lock; SHOAL_EOWNERDEAD. */
+SHOAL_MUST_USE shoal_err shoal_rlock_lock_consistent(shoal_rlock *rlock, int64_t timeout);
+
+/* Returns whether a process has died while it held a recursive lock, like shoal_lock_owner_died. */
+bool shoal_rlock_owner_died(shoal_rlock *rlock);
+
+/* Marks a recursive lock consistent, like shoal_lock_mark_consistent. Errors: SHOAL_EPERM if this thread does not hold
+ * it. */
+SHOAL_MUST_USE shoal_err shoal_rlock_mark_consistent(shoal_rlock *rlock);
 
 /* Unlocks a recursive lock once. Does not block. Errors: SHOAL_EPERM if this thread does not hold it. */
 SHOAL_MUST_USE shoal_err shoal_rlock_unlock(shoal_rlock *rlock);
@@ -84,6 +113,15 @@ SHOAL_MUST_USE shoal_err shoal_condition_create(shoal_condition **out_condition)
 /* Locks a condition's lock, like shoal_rlock_lock. */
 SHOAL_MUST_USE shoal_err shoal_condition_lock(shoal_condition *condition, int64_t timeout);
 
+/* Locks a condition's lock, unless a holder has died with it, like shoal_rlock_lock_consistent. */
+SHOAL_MUST_USE shoal_err shoal_condition_lock_consistent(shoal_condition *condition, int64_t timeout);
+
+/* Returns whether a process has died while it held a condition's lock, like shoal_lock_owner_died. */
+bool shoal_condition_owner_died(shoal_condition *condition);
+
+/* Marks a condition's lock consistent, like shoal_rlock_mark_consistent. */
+SHOAL_MUST_USE shoal_err shoal_condition_mark_consistent(shoal_condition *condition);
+
 /* Unlocks a condition's lock, like shoal_rlock_unlock. */
 SHOAL_MUST_USE shoal_err shoal_condition_unlock(shoal_condition *condition);
 
@@ -91,9 +129,9 @@ SHOAL_MUST_USE shoal_err shoal_condition_unlock(shoal_condition *condition);
 shoal_holder shoal_condition_holder(shoal_condition *condition, uint32_t *out_depth);
 
 /* Waits until a condition is notified. The caller must hold the lock. The call unlocks it, waits at most for timeout,
- * and locks it again, after SHOAL_ETIMEDOUT too. Locking it again may take longer than timeout. Returns SHOAL_OK, or
- * SHOAL_EOWNERDEAD if the lock's last holder died with it. Errors: SHOAL_ETIMEDOUT; SHOAL_EPERM if the caller does
- * not hold the lock; SHOAL_ENOMEM. */
+ * and locks it again, after SHOAL_ETIMEDOUT too. Locking it again may take longer than timeout. If a process died with
+ * the lock in the meantime, shoal_condition_owner_died is true afterwards. Errors: SHOAL_ETIMEDOUT; SHOAL_EPERM if the
+ * caller does not hold the lock; SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err shoal_condition_wait(shoal_condition *condition, int64_t timeout);
 
 /* Wakes at most count waiters of a condition, the oldest first. Only those who already wait are woken; dead waiters

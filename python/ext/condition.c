@@ -8,8 +8,8 @@
  * No notice is lost. A notifier needs L, which the waiter has until it has locked C; and then it needs C, which the
  * library's wait unlocks only when the waiter stands in its queue. So whoever notifies after the waiter gave up L finds
  * it in the queue. There is no deadlock: C is locked by those who hold L, and by waiters that were woken, who do not
- * wait for L before they have unlocked C. C protects no data of the program, so nobody needs to know of a process that
- * died with it; one that held L then is reported by L. */
+ * wait for L before they have unlocked C. C protects no data of the program, so nobody asks whether its owner died; L
+ * says so of its own. */
 #include "sync.h"
 
 static PyObject *not_held(const char *text)
@@ -26,7 +26,7 @@ static shoal_err lock_inner(sync_lock *self)
     if (err == SHOAL_ETIMEDOUT) {
         EXT_WAIT(err, shoal_condition_lock(self->shared.handle, SHOAL_FOREVER));
     }
-    return err == SHOAL_EOWNERDEAD ? SHOAL_OK : err;
+    return err;
 }
 
 /* The exceptions of what happened while the caller did not have its lock. The first one counts. */
@@ -48,19 +48,18 @@ static void take_again(sync_lock *lock, uint32_t depth, saved_exception *saved)
 {
     while (depth > 0) {
         shoal_err err = sync_lock_once(lock, SHOAL_FOREVER);
-        if (err == SHOAL_OK || (err == SHOAL_EOWNERDEAD && sync_owner_died(lock) == 0)) {
+        if (err == SHOAL_OK) {
             depth--;
             continue;
         }
-        if (err != SHOAL_EOWNERDEAD) {
-            ext_raise(err);
-        }
+        ext_raise(err);
         save_exception(saved);
-        if (err == SHOAL_EOWNERDEAD) { /* it has the lock, and the warning is an exception */
-            depth--;
-        } else if (err != SHOAL_EINTR) {
+        if (err != SHOAL_EINTR) {
             return; /* this process is no longer in the world of the lock */
         }
+    }
+    if (sync_warn_of_death(lock) != 0) { /* it has the lock, and the warning is an exception */
+        save_exception(saved);
     }
 }
 
@@ -69,7 +68,7 @@ static shoal_err wait_inner(sync_lock *self, int64_t timeout, saved_exception *s
 {
     shoal_err err;
     EXT_WAIT(err, shoal_condition_wait(self->shared.handle, timeout));
-    if (err != SHOAL_OK && err != SHOAL_EOWNERDEAD && err != SHOAL_ETIMEDOUT) {
+    if (err != SHOAL_OK && err != SHOAL_ETIMEDOUT) {
         ext_raise(err);
         save_exception(saved);
     }
@@ -135,13 +134,13 @@ static PyObject *condition_wait(PyObject *obj, PyObject *const *args, Py_ssize_t
         return wait_with_outer(self, timeout);
     }
     EXT_WAIT(err, shoal_condition_wait(self->shared.handle, timeout));
-    switch (err) {
-    case SHOAL_OK: return Py_NewRef(Py_True);
-    case SHOAL_ETIMEDOUT: return Py_NewRef(Py_False);
-    case SHOAL_EOWNERDEAD: return sync_owner_died(self) == 0 ? Py_NewRef(Py_True) : NULL; /* as if notified */
-    case SHOAL_EPERM: return not_held("must acquire() condition before using wait()");
-    default: return ext_raise(err);
+    if (err == SHOAL_EPERM) {
+        return not_held("must acquire() condition before using wait()");
     }
+    if (err != SHOAL_OK && err != SHOAL_ETIMEDOUT) {
+        return ext_raise(err);
+    }
+    return sync_warn_of_death(self) == 0 ? PyBool_FromLong(err == SHOAL_OK) : NULL;
 }
 
 static PyObject *notify(sync_lock *self, uint32_t count)

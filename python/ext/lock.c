@@ -6,12 +6,22 @@
 /* The functions of each kind are inlined, with the kind as a constant, into the methods of Lock and RLock. */
 #define INLINED static inline __attribute__((always_inline))
 
-INLINED shoal_err lock(shoal_kind kind, void *handle, int64_t timeout)
+static shoal_err lock(shoal_kind kind, void *handle, int64_t timeout)
 {
     switch (kind) {
     case SHOAL_KIND_LOCK: return shoal_lock_lock(handle, timeout);
     case SHOAL_KIND_RLOCK: return shoal_rlock_lock(handle, timeout);
     default: return shoal_condition_lock(handle, timeout);
+    }
+}
+
+/* Fails with SHOAL_EOWNERDEAD if an owner died, so that the usual way need not ask for that. */
+INLINED shoal_err try_lock(shoal_kind kind, void *handle)
+{
+    switch (kind) {
+    case SHOAL_KIND_LOCK: return shoal_lock_lock_consistent(handle, SHOAL_NOW);
+    case SHOAL_KIND_RLOCK: return shoal_rlock_lock_consistent(handle, SHOAL_NOW);
+    default: return shoal_condition_lock_consistent(handle, SHOAL_NOW);
     }
 }
 
@@ -21,6 +31,24 @@ INLINED shoal_err unlock(shoal_kind kind, void *handle)
     case SHOAL_KIND_LOCK: return shoal_lock_unlock(handle);
     case SHOAL_KIND_RLOCK: return shoal_rlock_unlock(handle);
     default: return shoal_condition_unlock(handle);
+    }
+}
+
+static bool owner_died(ext_shared *self)
+{
+    switch (self->kind) {
+    case SHOAL_KIND_LOCK: return shoal_lock_owner_died(self->handle);
+    case SHOAL_KIND_RLOCK: return shoal_rlock_owner_died(self->handle);
+    default: return shoal_condition_owner_died(self->handle);
+    }
+}
+
+static shoal_err mark_consistent(ext_shared *self)
+{
+    switch (self->kind) {
+    case SHOAL_KIND_LOCK: return shoal_lock_mark_consistent(self->handle);
+    case SHOAL_KIND_RLOCK: return shoal_rlock_mark_consistent(self->handle);
+    default: return shoal_condition_mark_consistent(self->handle);
     }
 }
 
@@ -36,26 +64,14 @@ static shoal_holder holder(ext_shared *self, uint32_t *out_depth)
 
 /* ---- taking and giving ---- */
 
-int sync_owner_died(sync_lock *self)
+int sync_warn_of_death(sync_lock *self)
 {
-    self->owner_died = 1;
-    if (self->warned) {
+    if (self->warned || !owner_died(&self->shared)) {
         return 0;
     }
     self->warned = 1;
     return PyErr_WarnEx(PyExc_RuntimeWarning,
                         "a process died while it held this lock: what the lock protects may be half changed", 1);
-}
-
-static int after_death(sync_lock *self)
-{
-    if (sync_owner_died(self) == 0) {
-        return 1;
-    }
-    if (sync_give(self) != SHOAL_OK) { /* the warning is an exception, so the caller does not have the lock */
-        PyErr_WriteUnraisable((PyObject *)self);
-    }
-    return -1;
 }
 
 /* Not inlined: it would make the usual way longer. */
@@ -83,33 +99,40 @@ INLINED void note_holder(sync_lock *self, shoal_kind kind)
 /* Goes on after a try to lock that returned err. */
 static shoal_err lock_after_try(sync_lock *self, shoal_err err, int64_t timeout)
 {
+    if (err == SHOAL_EOWNERDEAD) {
+        err = lock(self->shared.kind, self->shared.handle, SHOAL_NOW);
+    }
     if (err == SHOAL_ETIMEDOUT && timeout > SHOAL_NOW) {
         err = wait_for_lock(self, timeout);
     }
-    if (err == SHOAL_OK || err == SHOAL_EOWNERDEAD) {
-        note_holder(self, self->shared.kind);
+    if (err != SHOAL_OK) {
+        return err;
     }
-    return err;
+    note_holder(self, self->shared.kind);
+    return SHOAL_OK;
 }
 
 shoal_err sync_lock_once(sync_lock *self, int64_t timeout)
 {
-    return lock_after_try(self, lock(self->shared.kind, self->shared.handle, SHOAL_NOW), timeout);
+    return lock_after_try(self, try_lock(self->shared.kind, self->shared.handle), timeout);
 }
 
 /* What acquire() returns, after a try to lock. */
 static PyObject *answer(sync_lock *self, shoal_err err)
 {
-    if (err == SHOAL_OK) {
-        return Py_NewRef(Py_True);
-    }
     if (err == SHOAL_ETIMEDOUT) {
         return Py_NewRef(Py_False);
     }
-    if (err == SHOAL_EOWNERDEAD) {
-        return after_death(self) == 1 ? Py_NewRef(Py_True) : NULL;
+    if (err != SHOAL_OK) {
+        return ext_raise(err);
     }
-    return ext_raise(err);
+    if (sync_warn_of_death(self) == 0) {
+        return Py_NewRef(Py_True);
+    }
+    if (sync_give(self) != SHOAL_OK) { /* the warning is an exception, so the caller does not have the lock */
+        PyErr_WriteUnraisable((PyObject *)self);
+    }
+    return NULL;
 }
 
 shoal_err sync_give(sync_lock *self)
@@ -157,7 +180,7 @@ static __attribute__((noinline)) PyObject *acquire_after_try(sync_lock *self, sh
 
 INLINED PyObject *acquire(sync_lock *self, shoal_kind kind, int64_t timeout)
 {
-    shoal_err err = lock(kind, self->shared.handle, SHOAL_NOW);
+    shoal_err err = try_lock(kind, self->shared.handle);
     if (__builtin_expect(err != SHOAL_OK, 0)) {
         return acquire_after_try(self, err, timeout);
     }
@@ -236,17 +259,29 @@ PyObject *sync_semlock(PyObject *self, void *unused)
 PyObject *sync_get_owner_died(PyObject *self, void *unused)
 {
     (void)unused;
-    return PyBool_FromLong(sync_real_lock(self)->owner_died);
+    return PyBool_FromLong(owner_died(&sync_real_lock(self)->shared));
 }
 
 int sync_set_owner_died(PyObject *self, PyObject *value, void *unused)
 {
     (void)unused;
-    int died = value != NULL ? PyObject_IsTrue(value) : 0;
+    if (value == NULL) {
+        PyErr_SetString(PyExc_TypeError, "cannot delete owner_died");
+        return -1;
+    }
+    int died = PyObject_IsTrue(value);
     if (died < 0) {
         return -1;
     }
-    sync_real_lock(self)->owner_died = (char)died;
+    if (died) {
+        PyErr_SetString(PyExc_ValueError, "owner_died can only be set to False");
+        return -1;
+    }
+    shoal_err err = mark_consistent(&sync_real_lock(self)->shared);
+    if (err != SHOAL_OK) {
+        ext_raise(err);
+        return -1;
+    }
     return 0;
 }
 

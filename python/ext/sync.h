@@ -12,8 +12,7 @@ typedef struct sync_lock {
     struct sync_lock *outer; /* of a Condition: the Lock or RLock that it was made with, or NULL. Owned. */
     pthread_t holder;        /* of a Lock: the thread that acquired it through this object */
     unsigned long forks;     /* and the number of sync_forks then; 0: none did */
-    char owner_died;         /* a process died while it held the lock */
-    char warned;             /* and the program was told so */
+    char warned;             /* the program was told that a process died while it held the lock */
 } sync_lock;
 
 /* 1 more than the number of forks between the first process and this one. A thread that a fork copied is another
@@ -33,8 +32,9 @@ shoal_err sync_lock_once(sync_lock *self, int64_t timeout);
 /* Releases a lock once. An error of the library is not yet an exception. */
 shoal_err sync_give(sync_lock *self);
 
-/* Notes that a process died while it held the lock, and warns the first time. Returns -1 if the warning is an error. */
-int sync_owner_died(sync_lock *self);
+/* For the holder of a lock: if a process died while it held the lock, warns of that, once. Returns -1 if the warning is
+ * an exception. */
+int sync_warn_of_death(sync_lock *self);
 
 /* How many times the calling thread holds it. A Lock that was acquired through another object of this process counts
  * for each thread. */
@@ -79,7 +79,8 @@ int sync_set_owner_died(PyObject *self, PyObject *value, void *unused);
 
 #define SYNC_LOCK_PROPERTIES                                                                                           \
     {"owner_died", sync_get_owner_died, sync_set_owner_died,                                                           \
-     "Whether a process died while it held the lock, seen when this object acquired it. Can be set to False.", NULL},  \
+     "Whether a process died while it held the lock. A holder sets it to False; until then every process sees True.",  \
+     NULL},                                                                                                            \
     {                                                                                                                  \
         "_semlock", sync_semlock, NULL, "The object itself, which has the methods of the standard _semlock.", NULL     \
     }

@@ -38,18 +38,72 @@ class Holders(TestCase):
                     self.die_with(lock, ready)
                     if i % 2:
                         self.assertIs(lock.acquire(timeout=LONG), True)
+                        self.assertIs(lock.owner_died, True)
                         lock.release()
-                    else:
-                        with lock:
-                            pass
+                    with lock:
+                        self.assertIs(lock.owner_died, True)
                     self.assertIs(lock.owner_died, True)
-                    lock.owner_died = False
+                    with lock:
+                        lock.owner_died = False
+                        self.assertIs(lock.owner_died, False)
                     with lock:
                         self.assertIs(lock.owner_died, False)
                     world.audit()
             self.assertEqual([w.category for w in seen], [RuntimeWarning])
             self.assertIn("died while it held this lock", str(seen[0].message))
             self.assertEqual(seen[0].filename, __file__)
+
+    def test_b27_every_process_sees_the_death_until_a_holder_marks_it(self):
+        for lock in Lock(), RLock(), Condition(), Condition(Lock()), Condition(RLock()):
+            def look(died) -> None:
+                with warnings.catch_warnings(record=True) as seen:
+                    warnings.simplefilter("always")
+                    with lock:
+                        self.assertIs(lock.owner_died, died)
+                    with lock:
+                        pass
+                self.assertEqual(len(seen), died)
+
+            self.die_with(lock, Semaphore(0))
+            for _ in range(2):
+                join(fork(look, True))
+            self.die_with(lock, Semaphore(0))  # again, before anyone marks it
+            with self.assertWarns(RuntimeWarning), lock:
+                lock.owner_died = False
+                self.assertIs(lock.owner_died, False)
+            join(fork(look, False))
+            self.die_with(lock, Semaphore(0))
+            self.assertIs(lock.acquire(timeout=LONG), True)
+            self.assertIs(lock.owner_died, True)
+            lock.release()
+
+    def test_only_a_holder_marks(self):
+        for lock in Lock(), RLock(), Condition(), Condition(Lock()):
+            with self.assertRaises(PermissionError):
+                lock.owner_died = False
+            self.die_with(lock, Semaphore(0))
+            with self.assertWarns(RuntimeWarning), lock:
+                pass
+            with self.assertRaises(PermissionError):
+                lock.owner_died = False
+            with lock:
+                with self.assertRaises(ValueError):
+                    lock.owner_died = True
+                with self.assertRaises(TypeError):
+                    del lock.owner_died
+                self.assertIs(lock.owner_died, True)
+                lock.owner_died = False
+            self.assertIs(lock.owner_died, False)
+
+    def test_b27_a_recursive_lock_after_a_death(self):
+        for lock in RLock(), Condition(), Condition(RLock()):
+            self.die_with(lock, Semaphore(0))
+            with self.assertWarns(RuntimeWarning), lock:
+                with lock:
+                    self.assertEqual(lock._count(), 2)
+                    lock.owner_died = False
+                self.assertTrue(lock._is_mine())
+            self.assertEqual(lock._count(), 0)
 
     def test_b27_killed_at_any_moment(self):
         """The child acquires and releases all the time, so it holds the lock or not when it is killed."""
@@ -72,7 +126,7 @@ class Holders(TestCase):
                         pass
                     self.assertIs(lock.acquire(timeout=LONG), True)
                     handed_on += lock.owner_died
-                    lock.owner_died = False
+                    lock.owner_died = False  # nothing happens if it was False
                     lock.release()
                     world.audit()
             self.assertGreater(handed_on, 0)

@@ -36,7 +36,7 @@ static const char *const names[] = {
     [SHOAL_ESTATE] = "SHOAL_ESTATE",   [SHOAL_ECHILD] = "SHOAL_ECHILD",
     [SHOAL_ENAN] = "SHOAL_ENAN",       [SHOAL_EOS] = "SHOAL_EOS",
     [SHOAL_EINTR] = "SHOAL_EINTR",     [SHOAL_ECARD] = "SHOAL_ECARD",
-    [SHOAL_END] = "SHOAL_END",
+    [SHOAL_ELOST] = "SHOAL_ELOST",     [SHOAL_END] = "SHOAL_END",
 };
 
 const char *shoal_err_name(shoal_err err)

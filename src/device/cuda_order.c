@@ -283,7 +283,7 @@ __attribute__((constructor)) static void install(void)
 static shoal_err lost_work(void)
 {
     return sh_fail(
-        SHOAL_EOWNERDEAD,
+        SHOAL_ELOST,
         "the process that computed a tensor on the card lost its card or died before that work was done: the "
         "tensor's elements are undefined");
 }

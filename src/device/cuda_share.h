@@ -40,7 +40,7 @@ void sh_cuda_close(shoal_block *owner_block);
 shoal_err sh_cuda_mark(sh_a64 *work);
 
 /* After a piece was received: makes this process's stream wait for its work, before what it enqueues next. Errors:
- * SHOAL_EOWNERDEAD if the work was lost with its process; those of the driver; SHOAL_ESTATE in a capture. */
+ * SHOAL_ELOST if the work was lost with its process; those of the driver; SHOAL_ESTATE in a capture. */
 shoal_err sh_cuda_await(sh_work work);
 
 /* ---- between the files of the GPU ---- */

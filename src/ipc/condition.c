@@ -115,21 +115,44 @@ shoal_err shoal_condition_lock(shoal_condition *condition, int64_t timeout)
     return sh_rlock_lock(lock_of((shoal_block *)condition), timeout);
 }
 
+shoal_err shoal_condition_lock_consistent(shoal_condition *condition, int64_t timeout)
+{
+    SH_TRY(prepare(condition, "shoal_condition_lock_consistent"));
+    return sh_rlock_lock_consistent(lock_of((shoal_block *)condition), timeout);
+}
+
+shoal_err shoal_condition_mark_consistent(shoal_condition *condition)
+{
+    SH_TRY(prepare_held(condition, "shoal_condition_mark_consistent"));
+    return sh_rlock_mark_consistent(lock_of((shoal_block *)condition));
+}
+
 shoal_err shoal_condition_unlock(shoal_condition *condition)
 {
     SH_TRY(prepare(condition, "shoal_condition_unlock"));
     return sh_rlock_unlock(lock_of((shoal_block *)condition));
 }
 
-shoal_holder shoal_condition_holder(shoal_condition *condition, uint32_t *out_depth)
+/* The lock of a condition, for calls that cannot fail: NULL, and the last error stays. */
+static shoal_rlock *rlock_or_null(shoal_condition *condition, const char *call)
 {
     shoal_rlock *lock = NULL;
-    sh_cleanup_begin(); /* this cannot fail, so the last error stays */
-    if (condition != NULL && prepare(condition, "shoal_condition_holder") == SHOAL_OK) {
+    sh_cleanup_begin();
+    if (condition != NULL && prepare(condition, call) == SHOAL_OK) {
         lock = (shoal_rlock *)((shoal_block *)condition)->parts[0];
     }
     sh_cleanup_end();
-    return shoal_rlock_holder(lock, out_depth);
+    return lock;
+}
+
+bool shoal_condition_owner_died(shoal_condition *condition)
+{
+    return shoal_rlock_owner_died(rlock_or_null(condition, "shoal_condition_owner_died"));
+}
+
+shoal_holder shoal_condition_holder(shoal_condition *condition, uint32_t *out_depth)
+{
+    return shoal_rlock_holder(rlock_or_null(condition, "shoal_condition_holder"), out_depth);
 }
 
 static bool is_of_use(const sh_found *f)
@@ -190,16 +213,16 @@ static bool mark(sh_waiter_shm *w)
            !sh_cas_acq_rel(&w->state, &notified, SH_WAITER_LOST);
 }
 
-/* Marks and wakes up to count of the oldest waiters. The caller holds the lock. */
-static shoal_err notify(const shoal_block *b, uint32_t count)
+/* Marks and wakes up to *count of the oldest waiters, and subtracts them from *count. The caller holds the lock. */
+static shoal_err notify(const shoal_block *b, uint32_t *count)
 {
     sh_found f;
-    while (count > 0 && sh_queue_peek_block(waiters_of(b), &f)) {
+    while (*count > 0 && sh_queue_peek_block(waiters_of(b), &f)) {
         sh_waiter_shm *w = (sh_waiter_shm *)f.data;
         if (is_of_use(&f) && mark(w)) {
             SH_DEATH("condition.notify.marked");
             sh_gate_wake(&w->gate, INT_MAX);
-            count--;
+            --*count;
         }
         SH_DEATH("condition.notify.unqueued");
         SH_TRY(take_out(waiters_of(b)));
@@ -207,26 +230,21 @@ static shoal_err notify(const shoal_block *b, uint32_t count)
     return SHOAL_OK;
 }
 
-/* Passes notices whose receivers died on to other waiters. Returns true if the lock's owner was found dead: the caller
- * reports it. */
-static bool hand_on_lost(const shoal_block *b)
+/* Passes notices whose receivers died on to other waiters. */
+static void hand_on_lost(const shoal_block *b)
 {
-    if (sh_load_acquire(&shm_of(b)->lost) == 0) {
-        return false;
-    }
-    shoal_err err = sh_rlock_lock(lock_of(b), SHOAL_NOW);
-    if (err != SHOAL_OK && err != SHOAL_EOWNERDEAD) {
-        return false; /* its holder is working; check again after the next slice */
+    if (sh_load_acquire(&shm_of(b)->lost) == 0 || sh_rlock_lock(lock_of(b), SHOAL_NOW) != SHOAL_OK) {
+        return; /* nothing to do, or a holder that is working; check again after the next slice */
     }
     uint32_t lost = sh_swap_acq_rel(&shm_of(b)->lost, 0);
-    if (notify(b, lost) != SHOAL_OK || sh_rlock_unlock(lock_of(b)) != SHOAL_OK) {
+    if (notify(b, &lost) != SHOAL_OK) {
         sh_add_acq_rel(&shm_of(b)->lost, lost);
     }
-    return err == SHOAL_EOWNERDEAD;
+    (void)sh_rlock_unlock_all(lock_of(b));
 }
 
 /* Parks until notified. Returns true if it was, false if its time ran out first. */
-static bool wait_for_notice(const shoal_block *b, sh_waiter_shm *w, int64_t timeout, bool *out_owner_died)
+static bool wait_for_notice(const shoal_block *b, sh_waiter_shm *w, int64_t timeout)
 {
     sh_wait wait;
     sh_wait_init(&wait, timeout, SH_SLICE_LONG, b->data);
@@ -246,7 +264,7 @@ static bool wait_for_notice(const shoal_block *b, sh_waiter_shm *w, int64_t time
             uint32_t waiting = SH_WAITER_WAITING;
             return !sh_cas_acq_rel(&w->state, &waiting, SH_WAITER_CANCELLED);
         }
-        *out_owner_died = hand_on_lost(b) || *out_owner_died;
+        hand_on_lost(b);
     }
 }
 
@@ -270,9 +288,8 @@ shoal_err shoal_condition_wait(shoal_condition *condition, int64_t timeout)
     }
     SH_DEATH(
         "condition.wait.queued"); /* death: it holds the lock; recovery passes it on, and notify skips this waiter */
-    bool owner_died = false;
     uint32_t depth = sh_rlock_unlock_all(lock_of(b));
-    bool notified = wait_for_notice(b, w, timeout, &owner_died);
+    bool notified = wait_for_notice(b, w, timeout);
     SH_DEATH("condition.wait.woken"); /* death: recovery sees NOTIFIED and the owner, and counts the notice as lost */
     sh_interrupt suspended = sh_interrupt_suspend(); /* the caller must hold the lock again, whatever happened */
     err = sh_rlock_lock_depth(lock_of(b), depth, SHOAL_FOREVER);
@@ -284,16 +301,13 @@ shoal_err shoal_condition_wait(shoal_condition *condition, int64_t timeout)
     }
     sh_block_release(mine);
     SH_TRY(err);
-    if (owner_died) {
-        return SHOAL_EOWNERDEAD;
-    }
     return notified ? SHOAL_OK : sh_fail_waiting(timeout, "the condition was not notified");
 }
 
 shoal_err shoal_condition_notify(shoal_condition *condition, uint32_t count)
 {
     SH_TRY(prepare_held(condition, "shoal_condition_notify"));
-    return notify((shoal_block *)condition, count);
+    return notify((shoal_block *)condition, &count);
 }
 
 shoal_err shoal_condition_notify_all(shoal_condition *condition)

@@ -62,6 +62,23 @@ shoal_err shoal_lock_lock(shoal_lock *lock, int64_t timeout)
                                        : refuse(lock, SH_KIND_LOCK, "shoal_lock_lock");
 }
 
+shoal_err shoal_lock_lock_consistent(shoal_lock *lock, int64_t timeout)
+{
+    return is_ours(lock, SH_KIND_LOCK) ? sh_lock_lock_consistent(data_of(lock), timeout)
+                                       : refuse(lock, SH_KIND_LOCK, "shoal_lock_lock_consistent");
+}
+
+bool shoal_lock_owner_died(shoal_lock *lock)
+{
+    return is_ours(lock, SH_KIND_LOCK) && sh_lock_owner_died(data_of(lock));
+}
+
+shoal_err shoal_lock_mark_consistent(shoal_lock *lock)
+{
+    return is_ours(lock, SH_KIND_LOCK) ? sh_lock_mark_consistent(data_of(lock))
+                                       : refuse(lock, SH_KIND_LOCK, "shoal_lock_mark_consistent");
+}
+
 shoal_err shoal_lock_unlock(shoal_lock *lock)
 {
     return is_ours(lock, SH_KIND_LOCK) ? sh_lock_unlock(data_of(lock))
@@ -90,6 +107,23 @@ shoal_err shoal_rlock_lock(shoal_rlock *rlock, int64_t timeout)
 {
     return is_ours(rlock, SH_KIND_RLOCK) ? sh_rlock_lock(data_of(rlock), timeout)
                                          : refuse(rlock, SH_KIND_RLOCK, "shoal_rlock_lock");
+}
+
+shoal_err shoal_rlock_lock_consistent(shoal_rlock *rlock, int64_t timeout)
+{
+    return is_ours(rlock, SH_KIND_RLOCK) ? sh_rlock_lock_consistent(data_of(rlock), timeout)
+                                         : refuse(rlock, SH_KIND_RLOCK, "shoal_rlock_lock_consistent");
+}
+
+bool shoal_rlock_owner_died(shoal_rlock *rlock)
+{
+    return is_ours(rlock, SH_KIND_RLOCK) && sh_rlock_owner_died(data_of(rlock));
+}
+
+shoal_err shoal_rlock_mark_consistent(shoal_rlock *rlock)
+{
+    return is_ours(rlock, SH_KIND_RLOCK) ? sh_rlock_mark_consistent(data_of(rlock))
+                                         : refuse(rlock, SH_KIND_RLOCK, "shoal_rlock_mark_consistent");
 }
 
 shoal_err shoal_rlock_unlock(shoal_rlock *rlock)

@@ -39,7 +39,7 @@ shoal_err shoal_queue_give_tensor(shoal_queue *queue, shoal_tensor *t, int64_t t
 /* Checks for an error that is not the message's fault: this process may get it later, or another process now. */
 static bool is_for_others(shoal_err err)
 {
-    return err != SHOAL_ECORRUPT && err != SHOAL_EOWNERDEAD;
+    return err != SHOAL_ECORRUPT && err != SHOAL_ELOST;
 }
 
 /* Keeps a message that this process took and cannot use. Without memory, or in a capture, it stays the next one here; if

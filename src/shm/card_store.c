@@ -327,8 +327,7 @@ static shoal_err replace(const sh_store_entry *more, int fd)
 /* Tries the lock. A dead holder is no obstacle, and there is nothing to repair but what settle does anyway. */
 static bool try_lock(void)
 {
-    shoal_err err = sh_lock_lock(&store()->lock, SHOAL_NOW);
-    return err == SHOAL_OK || err == SHOAL_EOWNERDEAD;
+    return sh_lock_lock(&store()->lock, SHOAL_NOW) == SHOAL_OK;
 }
 
 static void unlock(void)
@@ -413,9 +412,7 @@ shoal_err sh_cardstore_add(uint64_t granule, int fd)
     if (err == SHOAL_ETIMEDOUT) {
         return locked_for_too_long();
     }
-    if (err != SHOAL_OK && err != SHOAL_EOWNERDEAD) {
-        return err;
-    }
+    SH_TRY(err);
     SH_DEATH("store.add.locked"); /* death: nothing has changed; recovery releases the lock */
     if (sh_enter_held() == NULL) {
         return shoal_last_error(); /* this process is ending: its end releases the lock */

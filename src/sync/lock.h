@@ -1,28 +1,30 @@
 /* Lock in shared memory: a word that names its owner, so that other processes can tell that the owner died.
  *
- * The owner is a whole life (peers.h), which never repeats: a waiter that finds the owner dead, and is stopped before it
- * repairs the lock, changes nothing if the lock was taken since, by whatever process. Both flags are in the low half, which
- * is the futex. Two lives with the same low half do not confuse parked waiters: the flag is set for both.
+ * The owner is a whole life (peers.h), which never repeats: a waiter that finds the owner dead, and is stopped before
+ * it repairs the lock, changes nothing if the lock was taken since, by whatever process. Both flags are in the low
+ * half, which is the futex. Two lives with the same low half do not confuse parked waiters: the flag is set for both.
  *
- *   owner   DIED   WAITERS   state
- *   0       0      0         free
- *   0       1      0         free, and the last owner died holding it: the next lock reports that
- *   life    0      0         held, nobody parked
- *   life    0      1         held, somebody may be parked: unlock wakes one
- *   anything else            never
+ *   owner   DIED     WAITERS   state
+ *   0       0        0         free
+ *   0       1        0         free; an owner has died holding it since it was last marked consistent
+ *   life    0 or 1   0         held, nobody parked; DIED as above
+ *   life    0 or 1   1         held, somebody may be parked: unlock wakes one; DIED as above
+ *   anything else              never
  *
- *   from            to                    by
- *   free            life                  lock
- *   free            life + WAITERS        lock, by a waiter that was parked: others may still be parked
- *   free + DIED     life (+ WAITERS)      lock, which returns SHOAL_EOWNERDEAD
- *   life            life + WAITERS        a waiter, before it parks
- *   life (+ WAITERS)  free                unlock, which wakes one
- *   life (+ WAITERS)  free + DIED         repair, which wakes one
+ *   from                      to                        by
+ *   free (+ DIED)             life (+ DIED)             lock
+ *   free (+ DIED)             life (+ DIED) + WAITERS   lock, by a waiter that was parked: others may still be parked
+ *   life (+ DIED)             life (+ DIED) + WAITERS   a waiter, before it parks
+ *   life (+ DIED, WAITERS)    free (+ DIED)             unlock, which wakes one if WAITERS was set; DIED stays
+ *   life + DIED (+ WAITERS)   life (+ WAITERS)          mark_consistent, by the owner
+ *   life (+ DIED, WAITERS)    free + DIED               repair, which wakes one
  *
- * A waiter that is woken either takes the lock with WAITERS set, or sets WAITERS again and parks. So the flag is lost
- * only if the woken waiter dies first. Then, and if an unlocker dies before it wakes a waiter, the others look again
- * when their slice ends.
- */
+ * lock_consistent takes the lock only from free without DIED. From free + DIED it changes nothing; if it was parked, it
+ * wakes another waiter instead of itself.
+ *
+ * A waiter that is woken takes the lock with WAITERS set, or sets WAITERS again and parks, or wakes another one. So the
+ * flag is lost only if the woken waiter dies first. Then, and if an unlocker dies before it wakes a waiter, the others
+ * look again when their slice ends. */
 #ifndef SH_SYNC_LOCK_H
 #define SH_SYNC_LOCK_H
 
@@ -54,15 +56,25 @@ _Static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the gate is the low h
 void sh_lock_format(sh_lock_shm *lock);
 
 /* Takes the lock. Blocks until the timeout expires; a timeout of 0 tries once, and costs a system call if the lock is
- * held, to notice a dead owner. Not recursive. Returns SHOAL_OK, or SHOAL_EOWNERDEAD if the caller holds the lock but
- * the last owner died holding it; only one caller gets that, and no text is recorded: the caller says what it means.
- * Errors: SHOAL_ETIMEDOUT. */
+ * held, to notice a dead owner. Not recursive. Errors: SHOAL_ETIMEDOUT. */
 SHOAL_MUST_USE shoal_err sh_lock_lock(sh_lock_shm *lock, int64_t timeout);
+
+/* The same, but does not take a lock for which sh_lock_owner_died is true. Errors: also SHOAL_EOWNERDEAD, at once if it
+ * is free, else when it becomes free. */
+SHOAL_MUST_USE shoal_err sh_lock_lock_consistent(sh_lock_shm *lock, int64_t timeout);
+
+/* Whether an owner has died holding the lock since it was last marked consistent. A dead owner that still holds the
+ * lock does not count yet. */
+bool sh_lock_owner_died(sh_lock_shm *lock);
+
+/* Makes sh_lock_owner_died false until the next death. Errors: SHOAL_EPERM if this process does not hold the lock. */
+SHOAL_MUST_USE shoal_err sh_lock_mark_consistent(sh_lock_shm *lock);
 
 /* Releases the lock. Any process may call it. Errors: SHOAL_ESTATE if it is not locked. */
 SHOAL_MUST_USE shoal_err sh_lock_unlock(sh_lock_shm *lock);
 
-/* For recovery only, as long as the slot of `dead` has no further life: releases the lock if `dead` holds it. Returns whether it did. */
+/* For recovery only, as long as the slot of `dead` has no further life: releases the lock if `dead` holds it. Returns
+ * whether it did. */
 bool sh_lock_repair(sh_lock_shm *lock, sh_owner dead);
 
 /* Returns who holds the lock, or 0: true at some instant during the call. */

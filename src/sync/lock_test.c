@@ -11,7 +11,8 @@ typedef struct object {
     int64_t count; /* written under the lock */
     sh_a64 first;  /* also written under the lock, first before second */
     sh_a64 second;
-    sh_a32 told; /* the number of SHOAL_EOWNERDEAD */
+    sh_a32 died;    /* how often a holder saw that an owner had died */
+    sh_a32 refused; /* the number of SHOAL_EOWNERDEAD */
 } object;
 
 static void take_and_stay(void *arg)
@@ -58,10 +59,10 @@ START_TEST(valid_knows_the_states)
     const struct {
         uint32_t word;
         bool valid;
-    } states[] = {{0, true},         {died, true},
-                  {7, true},         {7 | WAITERS, true},
-                  {WAITERS, false},  {died | WAITERS, false},
-                  {7 | died, false}, {7 | died | WAITERS, false}};
+    } states[] = {{0, true},        {died, true},
+                  {7, true},        {7 | WAITERS, true},
+                  {WAITERS, false}, {died | WAITERS, false},
+                  {7 | died, true}, {7 | died | WAITERS, true}};
     for (size_t i = 0; i < sizeof states / sizeof states[0]; i++) {
         sh_store_relaxed(&o->lock.gate.word, states[i].word);
         ck_assert_msg(sh_lock_valid(&o->lock) == states[i].valid, "word 0x%x", states[i].word);
@@ -151,24 +152,115 @@ START_TEST(unlock_wakes_the_parked)
 }
 END_TEST
 
-START_TEST(killed_holder_is_told_once)
+/* A child takes the lock and is killed. */
+static void die_with_it(object *o)
+{
+    fake_step(0);
+    pid_t pid = fake_fork(take_and_stay, o);
+    fake_await_step(1);
+    fake_kill(pid);
+}
+
+START_TEST(a_death_is_remembered_until_it_is_marked)
 {
     object *o = fake_begin(sizeof *o);
     int64_t best = INT64_MAX;
     for (int i = 0; i < 5; i++) {
-        fake_step(0);
-        pid_t pid = fake_fork(take_and_stay, o);
-        fake_await_step(1);
-        fake_kill(pid);
+        die_with_it(o);
         int64_t begin = sh_now();
-        ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_EOWNERDEAD);
+        ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_OK);
         best = sh_now() - begin < best ? sh_now() - begin : best;
-        ck_assert_uint_eq(sh_lock_owner(&o->lock), fake_self());
+        for (int holder = 0; holder < 3; holder++) {
+            ck_assert_uint_eq(sh_lock_owner(&o->lock), fake_self());
+            ck_assert(sh_lock_owner_died(&o->lock) && sh_lock_valid(&o->lock));
+            ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
+            ck_assert(sh_lock_owner_died(&o->lock) && sh_lock_valid(&o->lock));
+            ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_OK);
+        }
+        ck_assert_int_eq(sh_lock_mark_consistent(&o->lock), SHOAL_OK);
+        ck_assert(!sh_lock_owner_died(&o->lock));
+        ck_assert_int_eq(sh_lock_mark_consistent(&o->lock), SHOAL_OK); /* nothing is left to mark */
         ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
         ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_OK);
+        ck_assert(!sh_lock_owner_died(&o->lock));
         ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
     }
     ck_assert_int_lt(best, SHOAL_MS(100)); /* the best of five: a busy machine may be late sometimes */
+}
+END_TEST
+
+static void mark_is_refused(void *arg)
+{
+    object *o = arg;
+    must(sh_lock_mark_consistent(&o->lock) == SHOAL_EPERM && shoal_last_error() == SHOAL_EPERM);
+    must(sh_lock_owner_died(&o->lock));
+}
+
+START_TEST(only_the_owner_marks)
+{
+    object *o = fake_begin(sizeof *o);
+    ck_assert_int_eq(sh_lock_mark_consistent(&o->lock), SHOAL_EPERM); /* nobody holds it */
+    die_with_it(o);
+    ck_assert_int_eq(sh_lock_mark_consistent(&o->lock), SHOAL_EPERM); /* the dead process does */
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_OK);
+    fake_join(fake_fork(mark_is_refused, o));
+    ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
+    mark_is_refused(o); /* it is free */
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_OK);
+    fake_join(fake_fork(unlock_it, o)); /* any process may unlock, and that marks nothing */
+    ck_assert(sh_lock_owner_died(&o->lock));
+}
+END_TEST
+
+static void mark_and_stay(void *arg)
+{
+    object *o = arg;
+    must(sh_lock_lock(&o->lock, SHOAL_FOREVER) == SHOAL_OK && sh_lock_owner_died(&o->lock));
+    must(sh_lock_mark_consistent(&o->lock) == SHOAL_OK && !sh_lock_owner_died(&o->lock));
+    fake_step(1);
+    fake_await_step(2);
+}
+
+START_TEST(a_second_death_before_or_after_the_mark)
+{
+    object *o = fake_begin(sizeof *o);
+    die_with_it(o);
+    die_with_it(o);
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_OK);
+    ck_assert(sh_lock_owner_died(&o->lock));
+    ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
+    fake_step(0);
+    pid_t pid = fake_fork(mark_and_stay, o);
+    fake_await_step(1);
+    ck_assert(!sh_lock_owner_died(&o->lock)); /* others see the mark before the lock is free */
+    fake_kill(pid);
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_OK);
+    ck_assert(sh_lock_owner_died(&o->lock));
+    ck_assert_int_eq(sh_lock_mark_consistent(&o->lock), SHOAL_OK);
+    ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
+    ck_assert_uint_eq(sh_load_relaxed(&o->lock.gate.word), 0);
+}
+END_TEST
+
+START_TEST(a_consistent_lock_is_refused_after_a_death)
+{
+    object *o = fake_begin(sizeof *o);
+    ck_assert_int_eq(sh_lock_lock_consistent(&o->lock, SHOAL_NOW), SHOAL_OK);
+    ck_assert_int_eq(sh_lock_lock_consistent(&o->lock, SHOAL_NOW), SHOAL_ETIMEDOUT);
+    ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
+    die_with_it(o);
+    for (int i = 0; i < 2; i++) { /* with the dead owner, and free */
+        ck_assert_int_eq(sh_lock_lock_consistent(&o->lock, i == 0 ? SHOAL_NOW : SHOAL_FOREVER), SHOAL_EOWNERDEAD);
+        ck_assert_int_eq(shoal_last_error(), SHOAL_EOWNERDEAD);
+        ck_assert_uint_eq(sh_lock_owner(&o->lock), 0);
+    }
+    die_with_it(o);
+    ck_assert_int_eq(sh_lock_lock_consistent(&o->lock, SHOAL_FOREVER), SHOAL_EOWNERDEAD); /* it waits for a slice */
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_OK);
+    ck_assert_int_eq(sh_lock_lock_consistent(&o->lock, SHOAL_MS(1)), SHOAL_ETIMEDOUT); /* its holder may mark it */
+    ck_assert_int_eq(sh_lock_mark_consistent(&o->lock), SHOAL_OK);
+    ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
+    ck_assert_int_eq(sh_lock_lock_consistent(&o->lock, SHOAL_NOW), SHOAL_OK);
 }
 END_TEST
 
@@ -180,7 +272,8 @@ START_TEST(a_try_notices_death_too)
     ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_ETIMEDOUT);
     ck_assert_uint_eq(sh_load_relaxed(&o->lock.gate.word) & WAITERS, 0); /* a mere try leaves no trace */
     fake_kill(pid);
-    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_EOWNERDEAD);
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_OK);
+    ck_assert(sh_lock_owner_died(&o->lock));
     ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
 }
 END_TEST
@@ -188,13 +281,29 @@ END_TEST
 static void wait_for_it(void *arg)
 {
     object *o = arg;
-    shoal_err err = sh_lock_lock(&o->lock, SHOAL_FOREVER);
-    must(err == SHOAL_OK || err == SHOAL_EOWNERDEAD);
-    sh_add_relaxed(&o->told, err == SHOAL_EOWNERDEAD);
+    must(sh_lock_lock(&o->lock, SHOAL_FOREVER) == SHOAL_OK);
+    sh_add_relaxed(&o->died, sh_lock_owner_died(&o->lock));
     must(sh_lock_unlock(&o->lock) == SHOAL_OK);
 }
 
-START_TEST(one_of_many_waiters_is_told)
+static void wait_and_mark(void *arg)
+{
+    object *o = arg;
+    must(sh_lock_lock(&o->lock, SHOAL_FOREVER) == SHOAL_OK);
+    sh_add_relaxed(&o->died, sh_lock_owner_died(&o->lock));
+    must(sh_lock_mark_consistent(&o->lock) == SHOAL_OK);
+    must(sh_lock_unlock(&o->lock) == SHOAL_OK);
+}
+
+static void wait_for_a_consistent_one(void *arg)
+{
+    object *o = arg;
+    shoal_err err = sh_lock_lock_consistent(&o->lock, SHOAL_FOREVER);
+    sh_add_relaxed(&o->refused, err == SHOAL_EOWNERDEAD);
+    must(err == SHOAL_EOWNERDEAD || (err == SHOAL_OK && sh_lock_unlock(&o->lock) == SHOAL_OK));
+}
+
+static object *kill_the_holder_of_four_waiters(void (*waiter)(void *))
 {
     object *o = fake_begin(sizeof *o);
     sh_spin_set(0);
@@ -202,7 +311,7 @@ START_TEST(one_of_many_waiters_is_told)
     fake_await_step(1);
     pid_t waiters[4];
     for (int i = 0; i < 4; i++) {
-        waiters[i] = fake_fork(wait_for_it, o);
+        waiters[i] = fake_fork(waiter, o);
     }
     for (int i = 0; i < 4; i++) {
         fake_await_asleep(waiters[i]);
@@ -211,8 +320,31 @@ START_TEST(one_of_many_waiters_is_told)
     for (int i = 0; i < 4; i++) {
         fake_join(waiters[i]);
     }
-    ck_assert_uint_eq(sh_load_relaxed(&o->told), 1);
-    ck_assert_uint_eq(sh_load_relaxed(&o->lock.gate.word), 0);
+    ck_assert_uint_eq(sh_lock_owner(&o->lock), 0);
+    return o;
+}
+
+START_TEST(all_waiters_see_a_death_that_nobody_marks)
+{
+    object *o = kill_the_holder_of_four_waiters(wait_for_it);
+    ck_assert_uint_eq(sh_load_relaxed(&o->died), 4);
+    ck_assert(sh_lock_owner_died(&o->lock));
+}
+END_TEST
+
+START_TEST(one_waiter_sees_a_death_that_it_marks)
+{
+    object *o = kill_the_holder_of_four_waiters(wait_and_mark);
+    ck_assert_uint_eq(sh_load_relaxed(&o->died), 1);
+    ck_assert(!sh_lock_owner_died(&o->lock));
+}
+END_TEST
+
+START_TEST(all_waiters_for_a_consistent_one_are_refused)
+{
+    object *o = kill_the_holder_of_four_waiters(wait_for_a_consistent_one);
+    ck_assert_uint_eq(sh_load_relaxed(&o->refused), 4);
+    ck_assert(sh_lock_owner_died(&o->lock));
 }
 END_TEST
 
@@ -243,6 +375,57 @@ START_TEST(all_the_parked_are_woken_in_turn)
 }
 END_TEST
 
+/* A waiter that refuses the lock wakes the next one instead, whether that takes it or not. */
+START_TEST(the_refused_wake_the_others)
+{
+    enum { TIMES = 20 };
+    object *o = fake_begin(sizeof *o);
+    sh_spin_set(0);
+    die_with_it(o);
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_OK);
+    sh_store_relaxed(&fake->sweeps, 0); /* a waiter that is not woken sweeps when its slice ends */
+    for (int i = 0; i < TIMES; i++) {
+        pid_t waiters[4];
+        for (int k = 0; k < 4; k++) {
+            waiters[k] = fake_fork(k % 2 == 0 ? wait_for_a_consistent_one : wait_for_it, o);
+        }
+        for (int k = 0; k < 4; k++) {
+            fake_await_asleep(waiters[k]);
+        }
+        ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
+        for (int k = 0; k < 4; k++) {
+            fake_join(waiters[k]);
+        }
+        ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_OK);
+    }
+    ck_assert_uint_eq(sh_load_relaxed(&o->refused), 2 * TIMES);
+    ck_assert_uint_eq(sh_load_relaxed(&o->died), 2 * TIMES);
+    ck_assert_uint_lt(sh_load_relaxed(&fake->sweeps), TIMES);
+}
+END_TEST
+
+/* The mark keeps the flag of waiters, so that unlock wakes them. */
+START_TEST(the_mark_loses_no_waiter)
+{
+    enum { TIMES = 20 };
+    object *o = fake_begin(sizeof *o);
+    sh_spin_set(0);
+    for (int i = 0; i < TIMES; i++) {
+        die_with_it(o);
+        ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_OK);
+        pid_t waiter = fake_fork(i % 2 == 0 ? wait_for_a_consistent_one : wait_for_it, o);
+        fake_await_asleep(waiter);
+        ck_assert_int_eq(sh_lock_mark_consistent(&o->lock), SHOAL_OK);
+        ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
+        fake_join(waiter);
+    }
+    ck_assert_uint_lt(sh_load_relaxed(&fake->sweeps),
+                      TIMES); /* a waiter that is not woken sweeps when its slice ends */
+    ck_assert_uint_eq(sh_load_relaxed(&o->refused), 0);
+    ck_assert_uint_eq(sh_load_relaxed(&o->died), 0);
+}
+END_TEST
+
 START_TEST(stopped_is_not_dead)
 {
     object *o = fake_begin(sizeof *o);
@@ -270,21 +453,26 @@ START_TEST(repair_is_for_the_owner_only)
     ck_assert(!sh_lock_repair(&o->lock, fake_self()));
     ck_assert(sh_lock_valid(&o->lock));
     ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_ESTATE); /* free, and DIED stays */
-    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_EOWNERDEAD);
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_OK);
+    ck_assert(sh_lock_owner_died(&o->lock));
 }
 END_TEST
 
+/* Every second turn asks for a consistent lock first. */
 static void work_until_told(void *arg)
 {
     object *o = arg;
-    while (sh_load_acquire(&fake->step) == 0) {
-        shoal_err err = sh_lock_lock(&o->lock, SHOAL_FOREVER);
+    for (int turn = 0; sh_load_acquire(&fake->step) == 0; turn++) {
+        shoal_err err = turn % 2 == 0 ? SHOAL_EOWNERDEAD : sh_lock_lock_consistent(&o->lock, SHOAL_FOREVER);
         must(err == SHOAL_OK || err == SHOAL_EOWNERDEAD);
+        must(err == SHOAL_OK ? !sh_lock_owner_died(&o->lock) : sh_lock_lock(&o->lock, SHOAL_FOREVER) == SHOAL_OK);
         uint64_t first = sh_load_relaxed(&o->first), second = sh_load_relaxed(&o->second);
-        if (err == SHOAL_EOWNERDEAD) {
+        if (sh_lock_owner_died(&o->lock)) {
             must(first == second || first == second + 1);
             second = first;
-            sh_add_relaxed(&o->told, 1u);
+            sh_store_relaxed(&o->second, second);
+            must(sh_lock_mark_consistent(&o->lock) == SHOAL_OK);
+            sh_add_relaxed(&o->died, 1u);
         }
         must(first == second); /* a death between the two stores was reported */
         sh_store_relaxed(&o->first, first + 1);
@@ -317,13 +505,13 @@ START_TEST(killed_anywhere)
         fake_join(pids[i]);
     }
     /* The last one killed may have held the lock, and the others may have ended before they met it. */
-    shoal_err err = sh_lock_lock(&o->lock, SHOAL_FOREVER);
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_OK);
     uint64_t first = sh_load_relaxed(&o->first), second = sh_load_relaxed(&o->second);
-    ck_assert(err == SHOAL_OK ? first == second : err == SHOAL_EOWNERDEAD && (first == second || first == second + 1));
+    ck_assert(first == second || (sh_lock_owner_died(&o->lock) && first == second + 1));
     ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
     ck_assert(sh_lock_valid(&o->lock));
     ck_assert_uint_eq(sh_lock_owner(&o->lock), 0);
-    ck_assert_uint_le(sh_load_relaxed(&o->told), KILLS);
+    ck_assert_uint_le(sh_load_relaxed(&o->died), KILLS);
 }
 END_TEST
 
@@ -352,17 +540,32 @@ static void die_repairing(void *arg)
     wait_for_it(arg);
 }
 
+static void die_marking(void *arg)
+{
+    sh_death_arm("sync.lock.marked", 1);
+    wait_and_mark(arg);
+}
+
+static void die_refusing(void *arg)
+{
+    sh_death_arm("sync.lock.refused", 1);
+    wait_for_a_consistent_one(arg);
+}
+
 START_TEST(death_points)
 {
     object *o = fake_begin(sizeof *o);
     sh_spin_set(0);
-    ck_assert_uint_eq(fake_points("sync.lock."), 4);
+    ck_assert_uint_eq(fake_points("sync.lock."), 6);
 
     fake_join_killed(fake_fork(die_taking, o));
-    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_EOWNERDEAD);
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_OK);
+    ck_assert(sh_lock_owner_died(&o->lock));
 
     fake_join_killed(fake_fork(die_waiting, o));
     ck_assert(sh_lock_valid(&o->lock));
+    ck_assert(sh_lock_owner_died(&o->lock));
+    ck_assert_int_eq(sh_lock_mark_consistent(&o->lock), SHOAL_OK);
     ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
     ck_assert_uint_eq(sh_load_relaxed(&o->lock.gate.word), 0);
 
@@ -373,16 +576,26 @@ START_TEST(death_points)
     fake_step(2);
     fake_join_killed(pid);
     fake_join(waiter); /* nobody woke it */
-    ck_assert_uint_eq(sh_load_relaxed(&o->told), 0);
+    ck_assert_uint_eq(sh_load_relaxed(&o->died), 0);
 
-    fake_step(0);
-    pid = fake_fork(take_and_stay, o);
-    fake_await_step(1);
-    fake_kill(pid);
+    die_with_it(o);
     fake_join_killed(fake_fork(die_repairing, o));
-    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_EOWNERDEAD);
-    ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
     ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_OK);
+    ck_assert(sh_lock_owner_died(&o->lock));
+    ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
+
+    fake_join_killed(fake_fork(die_marking, o));
+    ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_OK);
+    ck_assert(sh_lock_owner_died(&o->lock));
+
+    pid = fake_fork(die_refusing, o);
+    fake_await_asleep(pid);
+    waiter = fake_fork(wait_for_it, o);
+    fake_await_asleep(waiter);
+    ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
+    fake_join_killed(pid);
+    fake_join(waiter); /* the dead process did not wake it */
+    ck_assert(sh_lock_valid(&o->lock) && sh_lock_owner_died(&o->lock));
 }
 END_TEST
 #endif
@@ -395,10 +608,17 @@ int main(void)
         processes_exclude_each_other,
         threads_exclude_each_other,
         unlock_wakes_the_parked,
-        killed_holder_is_told_once,
+        a_death_is_remembered_until_it_is_marked,
+        only_the_owner_marks,
+        a_second_death_before_or_after_the_mark,
+        a_consistent_lock_is_refused_after_a_death,
         a_try_notices_death_too,
-        one_of_many_waiters_is_told,
+        all_waiters_see_a_death_that_nobody_marks,
+        one_waiter_sees_a_death_that_it_marks,
+        all_waiters_for_a_consistent_one_are_refused,
         all_the_parked_are_woken_in_turn,
+        the_refused_wake_the_others,
+        the_mark_loses_no_waiter,
         stopped_is_not_dead,
         repair_is_for_the_owner_only,
         killed_anywhere,

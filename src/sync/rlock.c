@@ -36,17 +36,13 @@ void sh_rlock_format(sh_rlock_shm *rlock)
     sh_lock_format(&rlock->lock);
 }
 
-/* Takes the lock for a caller that does not hold it. */
-static shoal_err take(sh_rlock_shm *rlock, uint64_t me, uint32_t depth, int64_t timeout)
+/* Writes down who holds the lock. The caller has just taken it. */
+static void begin(sh_rlock_shm *rlock, uint64_t me, uint32_t depth)
 {
-    shoal_err err = sh_lock_lock(&rlock->lock, timeout);
-    if (err == SHOAL_OK || err == SHOAL_EOWNERDEAD) {
-        /* death: the dead process holds the lock, which is repaired as such; the next holder writes both words. */
-        SH_DEATH("sync.rlock.taken");
-        sh_store_relaxed(&rlock->depth, depth);
-        sh_store_relaxed(&rlock->holder, me);
-    }
-    return err;
+    /* death: the dead process holds the lock, which is repaired as such; the next holder writes both words. */
+    SH_DEATH("sync.rlock.taken");
+    sh_store_relaxed(&rlock->depth, depth);
+    sh_store_relaxed(&rlock->holder, me);
 }
 
 /* Releases the lock of a caller that holds it. Clears holder first: nobody finds the name of a thread that is about to
@@ -54,23 +50,53 @@ static shoal_err take(sh_rlock_shm *rlock, uint64_t me, uint32_t depth, int64_t 
 static shoal_err give(sh_rlock_shm *rlock)
 {
     sh_store_relaxed(&rlock->holder, 0);
-    /* death: as in take(). */
+    /* death: as in begin(). */
     SH_DEATH("sync.rlock.cleared");
     return sh_lock_unlock(&rlock->lock);
 }
 
-shoal_err sh_rlock_lock(sh_rlock_shm *rlock, int64_t timeout)
+/* For a thread that holds the lock. */
+static shoal_err lock_again(sh_rlock_shm *rlock)
 {
-    uint64_t me = this_thread();
-    if (sh_load_relaxed(&rlock->holder) != me) {
-        return take(rlock, me, 1, timeout);
-    }
     uint32_t depth = sh_load_relaxed(&rlock->depth);
     if (depth == UINT32_MAX) {
         return sh_fail(SHOAL_ESTATE, "the recursive lock is held %u times, which is the limit", depth);
     }
     sh_store_relaxed(&rlock->depth, depth + 1);
     return SHOAL_OK;
+}
+
+shoal_err sh_rlock_lock(sh_rlock_shm *rlock, int64_t timeout)
+{
+    uint64_t me = this_thread();
+    if (sh_load_relaxed(&rlock->holder) == me) {
+        return lock_again(rlock);
+    }
+    SH_TRY(sh_lock_lock(&rlock->lock, timeout));
+    begin(rlock, me, 1);
+    return SHOAL_OK;
+}
+
+shoal_err sh_rlock_lock_consistent(sh_rlock_shm *rlock, int64_t timeout)
+{
+    uint64_t me = this_thread();
+    if (sh_load_relaxed(&rlock->holder) == me) {
+        return lock_again(rlock);
+    }
+    SH_TRY(sh_lock_lock_consistent(&rlock->lock, timeout));
+    begin(rlock, me, 1);
+    return SHOAL_OK;
+}
+
+bool sh_rlock_owner_died(sh_rlock_shm *rlock)
+{
+    return sh_lock_owner_died(&rlock->lock);
+}
+
+shoal_err sh_rlock_mark_consistent(sh_rlock_shm *rlock)
+{
+    return sh_rlock_held(rlock) ? sh_lock_mark_consistent(&rlock->lock)
+                                : sh_fail(SHOAL_EPERM, "this thread does not hold the recursive lock");
 }
 
 shoal_err sh_rlock_unlock(sh_rlock_shm *rlock)
@@ -115,7 +141,9 @@ shoal_err sh_rlock_lock_depth(sh_rlock_shm *rlock, uint32_t depth, int64_t timeo
     if (sh_rlock_held(rlock)) {
         return sh_fail(SHOAL_ESTATE, "this thread already holds the recursive lock");
     }
-    return take(rlock, this_thread(), depth, timeout);
+    SH_TRY(sh_lock_lock(&rlock->lock, timeout));
+    begin(rlock, this_thread(), depth);
+    return SHOAL_OK;
 }
 
 bool sh_rlock_repair(sh_rlock_shm *rlock, sh_owner dead)

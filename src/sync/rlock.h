@@ -33,6 +33,13 @@ void sh_rlock_format(sh_rlock_shm *rlock);
  * times. */
 SHOAL_MUST_USE shoal_err sh_rlock_lock(sh_rlock_shm *rlock, int64_t timeout);
 
+/* The same, but fails as sh_lock_lock_consistent does, unless the calling thread holds it. */
+SHOAL_MUST_USE shoal_err sh_rlock_lock_consistent(sh_rlock_shm *rlock, int64_t timeout);
+
+/* As for the lock inside; but only the thread that holds it may mark it, others get SHOAL_EPERM. */
+bool sh_rlock_owner_died(sh_rlock_shm *rlock);
+SHOAL_MUST_USE shoal_err sh_rlock_mark_consistent(sh_rlock_shm *rlock);
+
 /* Errors: SHOAL_EPERM if the calling thread does not hold it. */
 SHOAL_MUST_USE shoal_err sh_rlock_unlock(sh_rlock_shm *rlock);
 

@@ -6,7 +6,6 @@
 typedef struct object {
     sh_rlock_shm rlock;
     int64_t count; /* written under the lock */
-    sh_a32 told;
 } object;
 
 /* What a thread sees that does not hold the lock while another one does. */
@@ -163,18 +162,45 @@ static void take_deep_and_stay(void *arg)
     must(sh_rlock_unlock_all(&o->rlock) == 3);
 }
 
-START_TEST(killed_holder_is_told_once)
+static void mark_is_refused(void *arg)
+{
+    object *o = arg;
+    must(sh_rlock_mark_consistent(&o->rlock) == SHOAL_EPERM);
+    must(sh_rlock_owner_died(&o->rlock));
+}
+
+static void *mark_is_refused_thread(void *arg)
+{
+    mark_is_refused(arg);
+    return NULL;
+}
+
+START_TEST(a_death_is_remembered_until_it_is_marked)
 {
     object *o = fake_begin(sizeof *o);
     pid_t pid = fake_fork(take_deep_and_stay, o);
     fake_await_step(1);
     fake_kill(pid);
     ck_assert(!sh_rlock_held(&o->rlock));
-    ck_assert_int_eq(sh_rlock_lock(&o->rlock, SHOAL_FOREVER), SHOAL_EOWNERDEAD);
+    ck_assert_int_eq(sh_rlock_lock_consistent(&o->rlock, SHOAL_FOREVER), SHOAL_EOWNERDEAD);
+    ck_assert(!sh_rlock_held(&o->rlock));
+    ck_assert_int_eq(sh_rlock_lock(&o->rlock, SHOAL_FOREVER), SHOAL_OK);
     ck_assert(sh_rlock_valid(&o->rlock));
     ck_assert_int_eq(sh_rlock_unlock(&o->rlock), SHOAL_OK); /* once: the dead holder's depth is not kept */
     ck_assert_uint_eq(sh_rlock_owner(&o->rlock), 0);
+    mark_is_refused(o); /* nobody holds it */
     ck_assert_int_eq(sh_rlock_lock(&o->rlock, SHOAL_FOREVER), SHOAL_OK);
+    ck_assert_int_eq(sh_rlock_lock_consistent(&o->rlock, SHOAL_NOW), SHOAL_OK); /* its holder may go deeper */
+    ck_assert_uint_eq(sh_rlock_depth(&o->rlock), 2);
+    pthread_t thread;
+    ck_assert_int_eq(pthread_create(&thread, NULL, mark_is_refused_thread, o), 0);
+    pthread_join(thread, NULL);
+    fake_join(fake_fork(mark_is_refused, o));
+    ck_assert_int_eq(sh_rlock_mark_consistent(&o->rlock), SHOAL_OK);
+    ck_assert(!sh_rlock_owner_died(&o->rlock) && sh_rlock_valid(&o->rlock));
+    ck_assert_uint_eq(sh_rlock_unlock_all(&o->rlock), 2);
+    ck_assert_int_eq(sh_rlock_lock_consistent(&o->rlock, SHOAL_NOW), SHOAL_OK);
+    ck_assert_uint_eq(sh_rlock_depth(&o->rlock), 1);
 }
 END_TEST
 
@@ -188,8 +214,10 @@ START_TEST(recovery_repairs_it)
     ck_assert(!sh_rlock_repair(&o->rlock, fake_self()));
     ck_assert(sh_rlock_repair(&o->rlock, life));
     ck_assert(!sh_rlock_repair(&o->rlock, life));
-    ck_assert_int_eq(sh_rlock_lock_depth(&o->rlock, 2, SHOAL_NOW), SHOAL_EOWNERDEAD);
+    ck_assert_int_eq(sh_rlock_lock_depth(&o->rlock, 2, SHOAL_NOW), SHOAL_OK);
+    ck_assert(sh_rlock_owner_died(&o->rlock));
     ck_assert_uint_eq(sh_rlock_unlock_all(&o->rlock), 2);
+    ck_assert(sh_rlock_owner_died(&o->rlock));
 }
 END_TEST
 
@@ -226,8 +254,9 @@ START_TEST(death_points)
     for (size_t i = 0; i < sizeof points / sizeof points[0]; i++) {
         point = points[i];
         fake_join_killed(fake_fork(die_at_point, o));
-        ck_assert_int_eq(sh_rlock_lock(&o->rlock, SHOAL_FOREVER), SHOAL_EOWNERDEAD);
-        ck_assert(sh_rlock_valid(&o->rlock));
+        ck_assert_int_eq(sh_rlock_lock(&o->rlock, SHOAL_FOREVER), SHOAL_OK);
+        ck_assert(sh_rlock_valid(&o->rlock) && sh_rlock_owner_died(&o->rlock));
+        ck_assert_int_eq(sh_rlock_mark_consistent(&o->rlock), SHOAL_OK);
         ck_assert_uint_eq(sh_rlock_unlock_all(&o->rlock), 1);
         ck_assert_int_eq(sh_rlock_lock(&o->rlock, SHOAL_FOREVER), SHOAL_OK);
         ck_assert_int_eq(sh_rlock_unlock(&o->rlock), SHOAL_OK);
@@ -244,7 +273,7 @@ int main(void)
         a_forked_child_does_not_hold_it,
         a_reused_tid_does_not_hold_it,
         threads_of_processes_exclude_each_other,
-        killed_holder_is_told_once,
+        a_death_is_remembered_until_it_is_marked,
         recovery_repairs_it,
         stopped_is_not_dead,
 #ifdef SHOAL_DEATH_POINTS

@@ -157,9 +157,9 @@ static int take_all(shoal_queue *q)
         ck_assert_ok(sh_piece_read(b, &piece));
         ck_assert_ok(sh_cuda_open(&piece, &l.data));
         shoal_err err = sh_cuda_await(sh_load_acquire(piece.work));
-        ck_assert_msg(err == SHOAL_OK || err == SHOAL_EOWNERDEAD, "%s", shoal_last_error_text());
+        ck_assert_msg(err == SHOAL_OK || err == SHOAL_ELOST, "%s", shoal_last_error_text());
         err = device->wait();
-        ck_assert_msg(err == SHOAL_OK || err == SHOAL_EOWNERDEAD, "%s", shoal_last_error_text());
+        ck_assert_msg(err == SHOAL_OK || err == SHOAL_ELOST, "%s", shoal_last_error_text());
         sh_cuda_close(b);
     }
     return taken;

@@ -230,14 +230,14 @@ START_TEST(work_lost)
     finish_as(t.process, SHOAL_KILLED, SIGKILL);
     ck_assert_ok(shoal_world_sweep(NULL));
     if (_i == 0) {
-        ck_assert_err(receive(t.out, &l), SHOAL_EOWNERDEAD);
+        ck_assert_err(receive(t.out, &l), SHOAL_ELOST);
     } else {
         sh_piece piece;
         ck_assert_ok(sh_piece_read(l.piece, &piece));
         sh_work lost = sh_load_acquire(piece.work);
         ck_assert_ok(sh_cuda_mark(piece.work)); /* sent on before this process was told: the next one is told, too */
         ck_assert_uint_eq(sh_load_acquire(piece.work), lost);
-        ck_assert_err(device->wait(), SHOAL_EOWNERDEAD);
+        ck_assert_err(device->wait(), SHOAL_ELOST);
         ck_assert_ok(device->wait());           /* said once */
         ck_assert_ok(sh_cuda_mark(piece.work)); /* this process knows, and may have written the elements anew */
         ck_assert_uint_eq(sh_load_acquire(piece.work), 0);
@@ -271,7 +271,7 @@ START_TEST(work_lost_while_reading)
     char bytes[BYTES];
     begin_to_wait(&t, &l);
     let_die(&t);
-    ck_assert_err(device->read(bytes, l.data, BYTES), SHOAL_EOWNERDEAD);
+    ck_assert_err(device->read(bytes, l.data, BYTES), SHOAL_ELOST);
     ck_assert_ok(device->read(bytes, l.data, BYTES)); /* said once */
     end_after_death(&t, &l);
 }
@@ -295,7 +295,7 @@ START_TEST(work_lost_while_marking)
     if (stub) {
         stub->room(0);
     }
-    ck_assert_err(err == SHOAL_OK ? device->wait() : err, SHOAL_EOWNERDEAD);
+    ck_assert_err(err == SHOAL_OK ? device->wait() : err, SHOAL_ELOST);
     ck_assert_ok(device->wait()); /* said once */
     ck_assert_ok(sh_cuda_mark(piece.work));
     ck_assert_uint_eq(sh_load_acquire(piece.work), 0);
@@ -317,7 +317,7 @@ START_TEST(work_lost_before_a_wait_that_does_not_tell)
     ck_assert_ok(sh_cuda_follow());
     let_die(&t);
     sh_cuda_order_finish();
-    ck_assert_err(sh_cuda_mark(piece.work), SHOAL_EOWNERDEAD);
+    ck_assert_err(sh_cuda_mark(piece.work), SHOAL_ELOST);
     ck_assert_ok(sh_cuda_mark(piece.work)); /* said once */
     ck_assert_uint_eq(sh_load_acquire(piece.work), 0);
     end_after_death(&t, &l);
@@ -340,7 +340,7 @@ START_TEST(work_lost_while_others_wait)
         (void)sh_cu.cuStreamQuery(sh_cuda_the_card()->stream); /* the stub's streams go on when they are asked */
         sched_yield();
     }
-    ck_assert_err(device->wait(), SHOAL_EOWNERDEAD);
+    ck_assert_err(device->wait(), SHOAL_ELOST);
     ck_assert_ok(device->wait());
     end_after_death(&t, &l);
     ck_assert_int_eq(sh_cu.cuStreamDestroy(theirs), SH_CU_OK);

@@ -284,7 +284,7 @@ START_TEST(b53_unfinished_work_of_the_dead_is_an_error)
         }
         ck_assert_ok(shoal_world_sweep(NULL));
         err = take_unfinished(q);
-        ck_assert_msg(err == SHOAL_OK || err == SHOAL_EOWNERDEAD || mps_ended_all(err), "%s", shoal_last_error_text());
+        ck_assert_msg(err == SHOAL_OK || err == SHOAL_ELOST || mps_ended_all(err), "%s", shoal_last_error_text());
         if (n % 2 != 0) {
             finish_as(p, SHOAL_KILLED, SIGKILL);
         }
@@ -357,7 +357,7 @@ START_TEST(b53_what_was_computed_from_lost_work_is_lost)
     ck_assert_ok(shoal_world_sweep(NULL));
     err = _i % 2 == 0 ? shoal_queue_get_tensor(out, LIMIT, &t) : SHOAL_OK;
     err = err == SHOAL_OK ? shoal_card_wait() : err;
-    ck_assert_msg(err == SHOAL_EOWNERDEAD || (err == SHOAL_OK && !sh_stub_control()) || mps_ended_all(err), "%s",
+    ck_assert_msg(err == SHOAL_ELOST || (err == SHOAL_OK && !sh_stub_control()) || mps_ended_all(err), "%s",
                   shoal_last_error_text());
     if (err == SHOAL_OK) { /* the card was faster than the kill */
         ck_assert_double_eq(AT(t, LONG_COUNT - 1), DEAD_WORK + 1);

@@ -49,9 +49,9 @@ START_TEST(a_lost_card_holds_up_nobody)
     until_told(with.out);
     if (_i == 0) {
         ck_assert_ptr_null(shoal_value_as_tensor(shoal_value_find(v, "t")));
-        ck_assert_err(shoal_last_error(), SHOAL_EOWNERDEAD);
+        ck_assert_err(shoal_last_error(), SHOAL_ELOST);
     } else {
-        ck_assert_err(shoal_card_wait(), SHOAL_EOWNERDEAD);
+        ck_assert_err(shoal_card_wait(), SHOAL_ELOST);
     }
     ck_assert_ok(shoal_card_wait());
     ck_assert_ok(shoal_queue_put(with.in, shoal_value_int(1), LIMIT));
@@ -91,7 +91,7 @@ START_TEST(a_card_that_fails_unseen_holds_up_nobody)
     if (_i == 1) {
         ck_assert_int_eq(sh_cu.cuStreamSynchronize(sh_cuda_the_card()->stream), SH_CU_OK);
     }
-    ck_assert_err(shoal_card_wait(), SHOAL_EOWNERDEAD);
+    ck_assert_err(shoal_card_wait(), SHOAL_ELOST);
     ck_assert_ok(shoal_card_wait());
     ck_assert_ok(shoal_queue_put(with.in, shoal_value_int(1), LIMIT));
     shoal_tensor_release(t);
@@ -214,7 +214,7 @@ START_TEST(a_capture_does_not_swallow_a_loss)
     ck_assert_ok(shoal_queue_put(with.in, shoal_value_int(1), LIMIT));
     until_told(with.out);
     shoal_capture_destroy(c);
-    ck_assert_err(shoal_card_wait(), SHOAL_EOWNERDEAD);
+    ck_assert_err(shoal_card_wait(), SHOAL_ELOST);
     ck_assert_ok(shoal_card_wait());
     ck_assert_ok(shoal_queue_put(with.in, shoal_value_int(1), LIMIT));
     shoal_value_destroy(v);

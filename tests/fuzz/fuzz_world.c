@@ -204,7 +204,11 @@ static void use_object(shoal_block *b)
         (void)!shoal_condition_notify_all((shoal_condition *)b);
         (void)!shoal_condition_unlock((shoal_condition *)b);
         break;
-    case SHOAL_KIND_LOCK: (void)!shoal_lock_lock((shoal_lock *)b, SHOAL_NOW); break;
+    case SHOAL_KIND_LOCK:
+        (void)!shoal_lock_lock_consistent((shoal_lock *)b, SHOAL_NOW);
+        (void)!shoal_lock_lock((shoal_lock *)b, SHOAL_NOW);
+        (void)!shoal_lock_mark_consistent((shoal_lock *)b);
+        break;
     case SHOAL_KIND_RLOCK: (void)!shoal_rlock_lock((shoal_rlock *)b, SHOAL_NOW); break;
     case SHOAL_KIND_SEMAPHORE: (void)!shoal_semaphore_wait((shoal_semaphore *)b, SHOAL_NOW); break;
     case SHOAL_KIND_EVENT: (void)!shoal_event_wait((shoal_event *)b, SHOAL_NOW); break;

@@ -392,24 +392,47 @@ static uint64_t check_channels(kill_stage *stage, const char *what)
     return unknown;
 }
 
-/* Checks that a lock reports the death of its holder to us, and that all locks are free at once. */
-static void check_lock(kill_guard *guard, shoal_err err, const char *what, const char *name)
+bool kill_guard_died(kill_stage *stage, const kill_guard *guard)
 {
-    kill_require(err == SHOAL_OK || err == SHOAL_EOWNERDEAD, "%s: %s: %s", what, name, shoal_err_name(err));
-    kill_require(err == SHOAL_EOWNERDEAD || sh_load_acquire(&guard->inside) == 0,
+    const kill_board *board = stage->board;
+    return guard == &board->lock       ? shoal_lock_owner_died(stage->lock)
+           : guard == &board->unmarked ? shoal_lock_owner_died(stage->unmarked)
+           : guard == &board->rlock    ? shoal_rlock_owner_died(stage->rlock)
+                                       : shoal_condition_owner_died(stage->condition);
+}
+
+shoal_err kill_guard_mark(kill_stage *stage, const kill_guard *guard)
+{
+    const kill_board *board = stage->board;
+    return guard == &board->lock       ? shoal_lock_mark_consistent(stage->lock)
+           : guard == &board->unmarked ? SHOAL_OK
+           : guard == &board->rlock    ? shoal_rlock_mark_consistent(stage->rlock)
+                                       : shoal_condition_mark_consistent(stage->condition);
+}
+
+/* Checks that a lock was free at once, and that the death of a holder is known. */
+static void check_lock(kill_stage *stage, kill_guard *guard, shoal_err err, const char *what, const char *name)
+{
+    kill_require(err == SHOAL_OK, "%s: %s: %s", what, name, shoal_err_name(err));
+    bool died = kill_guard_died(stage, guard);
+    kill_require(died || sh_load_acquire(&guard->inside) == 0,
                  "%s: %s: process %u died inside and this was not reported", what, name,
                  sh_load_acquire(&guard->inside));
+    kill_require(died || guard != &stage->board->unmarked, "%s: %s: a death was forgotten", what, name);
     sh_store_release(&guard->inside, 0);
+    kill_require_ok(kill_guard_mark(stage, guard));
 }
 
 static void check_locks(kill_stage *stage, int deaths, const char *what)
 {
     kill_board *board = stage->board;
-    check_lock(&board->lock, shoal_lock_lock(stage->lock, SH_PATIENCE), what, "lock");
+    check_lock(stage, &board->lock, shoal_lock_lock(stage->lock, SH_PATIENCE), what, "lock");
     kill_require_ok(shoal_lock_unlock(stage->lock));
-    check_lock(&board->rlock, shoal_rlock_lock(stage->rlock, SH_PATIENCE), what, "rlock");
+    check_lock(stage, &board->unmarked, shoal_lock_lock(stage->unmarked, SH_PATIENCE), what, "unmarked lock");
+    kill_require_ok(shoal_lock_unlock(stage->unmarked));
+    check_lock(stage, &board->rlock, shoal_rlock_lock(stage->rlock, SH_PATIENCE), what, "rlock");
     kill_require_ok(shoal_rlock_unlock(stage->rlock));
-    check_lock(&board->condition, shoal_condition_lock(stage->condition, SH_PATIENCE), what, "condition");
+    check_lock(stage, &board->condition, shoal_condition_lock(stage->condition, SH_PATIENCE), what, "condition");
     kill_require_ok(shoal_condition_notify_all(stage->condition));
     kill_require_ok(shoal_condition_unlock(stage->condition));
     uint64_t waiters = shoal_queue_size((shoal_queue *)((shoal_block *)stage->condition)->parts[1]);
@@ -468,6 +491,10 @@ static void make_objects(kill_stage *stage)
         .acknowledge = true, .lease = SHOAL_MS(1), .deliveries = 2, .rejects = stage->queues[KILL_REJECTS]};
     kill_require_ok(shoal_queue_create_with(&leases, &stage->queues[KILL_LEASES]));
     kill_require_ok(shoal_lock_create(&stage->lock));
+    kill_require_ok(shoal_lock_create(&stage->unmarked));
+    kill_require_ok(shoal_lock_lock(stage->unmarked, SHOAL_NOW));
+    kill_require(sh_lock_repair((sh_lock_shm *)((shoal_block *)stage->unmarked)->data, sh_peers_now->self()),
+                 "the unmarked lock");
     kill_require_ok(shoal_rlock_create(&stage->rlock));
     kill_require_ok(shoal_semaphore_create(KILL_SEMAPHORE, KILL_SEMAPHORE, &stage->semaphore));
     kill_require_ok(shoal_event_create(&stage->event));
@@ -520,7 +547,7 @@ void kill_stage_end(kill_stage *stage)
                      (unsigned long long)got);
         shoal_release(stage->queues[i]);
     }
-    void *const objects[] = {stage->lock,  stage->rlock,     stage->semaphore,
+    void *const objects[] = {stage->lock,  stage->unmarked,  stage->rlock,  stage->semaphore,
                              stage->event, stage->condition, stage->barrier};
     for (size_t i = 0; i < sizeof objects / sizeof objects[0]; i++) {
         sh_block_release(objects[i]);

@@ -56,7 +56,6 @@ typedef struct kill_count {
 /* What a lock protects: the pid of the process that holds it. */
 typedef struct kill_guard {
     sh_a32 inside; /* pid, or 0 */
-    sh_a32 deaths; /* how often EOWNERDEAD was reported */
 } kill_guard;
 
 typedef struct kill_board {
@@ -73,7 +72,7 @@ typedef struct kill_board {
     sh_a32 workers;                     /* how many workers the victim's pool has started */
     sh_a32 stopped; /* the process that is about to stop at a point: the victim, its child or its helper */
     sh_a64 refused; /* calls that failed because a tight heap had no memory */
-    kill_guard lock, rlock, condition;
+    kill_guard lock, unmarked, rlock, condition;
     kill_count channels[KILL_CHANNELS];
     sh_a64 reached[KILL_STEPS_MAX][KILL_POINTS_MAX]; /* dry run: how often a step reached a point */
 } kill_board;
@@ -82,6 +81,7 @@ typedef struct kill_stage {
     kill_board *board;
     shoal_queue *queues[KILL_CHANNELS];
     shoal_lock *lock;
+    shoal_lock *unmarked; /* an owner has died with it; nobody marks it consistent */
     shoal_rlock *rlock;
     shoal_semaphore *semaphore;
     shoal_event *event;
@@ -112,8 +112,8 @@ typedef struct kill_step {
 extern const kill_step kill_steps[];
 extern const int kill_step_count;
 
-/* SHOAL_KILL_STEP=text chooses the steps with that text in their names, for debugging and for a soak of a part. A step of
- * -1 asks whether all are chosen. */
+/* SHOAL_KILL_STEP=text chooses the steps with that text in their names, for debugging and for a soak of a part. A step
+ * of -1 asks whether all are chosen. */
 bool kill_step_is_chosen(int step);
 
 /* begin makes the world and the objects, and starts the survivors; end ends them and releases everything. heap_limit 0
@@ -144,6 +144,10 @@ void kill_reap_orphans(kill_stage *stage);
 
 /* Recovers until no dead process is left. */
 void kill_recover(kill_stage *stage);
+
+/* What shoal_lock_owner_died and shoal_lock_mark_consistent do for the lock of a guard. Never marks the unmarked lock. */
+bool kill_guard_died(kill_stage *stage, const kill_guard *guard);
+SHOAL_MUST_USE shoal_err kill_guard_mark(kill_stage *stage, const kill_guard *guard);
 
 /* Checks counts, locks and audit, after at most `deaths` deaths, recovery and pause. what is for the failure text. */
 void kill_check(kill_stage *stage, int deaths, const char *what);

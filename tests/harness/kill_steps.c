@@ -302,13 +302,14 @@ static bool enter_guard(kill_stage *stage, kill_guard *guard, shoal_err err, con
     if (is_late(err)) {
         return false;
     }
-    if (err == SHOAL_EOWNERDEAD) {
-        sh_store_relaxed(&guard->inside, 0);
-        sh_add_relaxed(&guard->deaths, 1);
-    } else if (err != SHOAL_OK) {
+    if (err != SHOAL_OK) {
         kill_must(stage, err, what);
         return false;
     }
+    if (kill_guard_died(stage, guard)) {
+        sh_store_relaxed(&guard->inside, 0);
+    }
+    kill_must(stage, kill_guard_mark(stage, guard), what); /* a death from here on is another one */
     uint32_t other = sh_swap_acq_rel(&guard->inside, (uint32_t)getpid());
     if (other != 0) {
         kill_fail(stage, "%s: process %u is inside as well, or died there and this was not reported", what, other);
@@ -340,6 +341,32 @@ static void lock(kill_stage *stage, uint64_t *random)
         linger(random);
         leave_guard(stage, guard, "lock");
         kill_must(stage, shoal_lock_unlock(stage->lock), "unlock");
+    }
+}
+
+/* Holds a lock until another process is parked at it, for at most a millisecond. */
+static void until_awaited(shoal_lock *held)
+{
+    sh_lock_shm *shm = (sh_lock_shm *)((shoal_block *)held)->data;
+    int64_t until = sh_now() + SHOAL_MS(1);
+    while (sh_load_relaxed(&shm->gate.word) >> 31 == 0 && sh_now() < until) {
+        sh_pause();
+    }
+}
+
+/* Takes a lock whose owner has died, or is refused because it wants a consistent one. */
+static void unmarked_lock(kill_stage *stage, uint64_t *random)
+{
+    kill_guard *guard = &stage->board->unmarked;
+    if (sh_splitmix_below(random, 2) == 0) {
+        shoal_err err = shoal_lock_lock_consistent(stage->unmarked, WAIT_LOCK);
+        if (err != SHOAL_EOWNERDEAD && !is_late(err)) {
+            kill_fail(stage, "a lock that nobody marked is consistent: %s", shoal_err_name(err));
+        }
+    } else if (enter_guard(stage, guard, shoal_lock_lock(stage->unmarked, WAIT_LOCK), "unmarked lock")) {
+        until_awaited(stage->unmarked);
+        leave_guard(stage, guard, "unmarked lock");
+        kill_must(stage, shoal_lock_unlock(stage->unmarked), "unlock");
     }
 }
 
@@ -507,6 +534,7 @@ const kill_step kill_steps[] = {
     {"grow", grow, KILL_BY_ALL},
     {"pipe", pipe_step, KILL_BY_ALL},
     {"lock", lock, KILL_BY_ALL},
+    {"unmarked_lock", unmarked_lock, KILL_BY_ALL},
     {"rlock", rlock, KILL_BY_ALL},
     {"semaphore", semaphore, KILL_BY_ALL},
     {"event", event, KILL_BY_ALL},

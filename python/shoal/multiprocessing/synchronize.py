@@ -3,8 +3,8 @@
 They have the interface of ``multiprocessing.synchronize``. They can be inherited, passed to a process when it is started,
 and sent through a queue or pipe of ``shoal.multiprocessing``, under every start method.
 
-If a process dies while it holds a Lock, an RLock or the lock of a Condition, the next ``acquire()`` gets it: with a
-RuntimeWarning the first time, and ``owner_died`` is True from then on until it is set to False.
+If a process dies while it holds a Lock, an RLock or the lock of a Condition, the next ``acquire()`` gets it, with a
+RuntimeWarning the first time. From then on ``owner_died`` is True in every process, until a holder sets it to False.
 """
 from __future__ import annotations
 
