@@ -26,7 +26,7 @@ static void add(void *arg)
     }
 }
 
-static void *add_in_thread(void *object)
+static void *add_in_thread(void *unused)
 {
     add(object);
     return NULL;
