@@ -494,7 +494,7 @@ class OneProcess(unittest.TestCase):
                 tensor = obj.weight if isinstance(obj, torch.nn.Module) else obj
                 before = tensor.detach().clone()
                 inbox.put(obj)
-                back = outbox.get(timeout=SECONDS)
+                back = outbox.get(timeout=300)
                 back = back.weight if isinstance(obj, torch.nn.Module) else back
                 assert torch.equal(tensor, before + 1), tensor
                 assert shoal.is_shared(tensor) and not shoal.is_shared(before)

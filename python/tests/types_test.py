@@ -14,10 +14,11 @@ STUBS = ["shoal._shoal", "shoal.multiprocessing.queues", "shoal.multiprocessing.
 
 
 class Types(unittest.TestCase):
-    def setUp(self):
+    @classmethod
+    def setUpClass(cls):
         folder = tempfile.TemporaryDirectory()
-        self.addCleanup(folder.cleanup)
-        self.cache = folder.name
+        cls.addClassCleanup(folder.cleanup)
+        cls.cache = folder.name  # one for all tests: mypy reads the standard library once
 
     def run_tool(self, *command):
         environment = {**os.environ, "MYPYPATH": PACKAGE, "MYPY_CACHE_DIR": self.cache}

@@ -8,10 +8,13 @@
 #define BYTES_MAX 6000
 #define WAIT_SHORT (SHOAL_MS(1) / 4)
 
+static _Thread_local bool was_sent; /* by the current put, which may fail in a later step */
+
 /* Counts the channel's own put as soon as it returns, before anything else can go wrong. */
 static shoal_err sent(kill_count *count, shoal_err err)
 {
     if (err == SHOAL_OK) {
+        was_sent = true;
         sh_add_relaxed(&count->put, 1);
     }
     return err;
@@ -245,8 +248,9 @@ bool kill_put(kill_stage *stage, kill_channel channel, uint64_t *random)
         kill_fail(stage, "put to channel %d: %u messages are on their way", (int)channel, KILL_IDS);
         return false;
     }
+    was_sent = false;
     shoal_err err = puts_of[channel](q, count, id, random);
-    if (err != SHOAL_OK) { /* nobody gets it */
+    if (err != SHOAL_OK && !was_sent) { /* nobody gets it */
         sh_store_release(&count->seen[id % KILL_IDS], 2 * id + 1);
     }
     if (err != SHOAL_OK && err != SHOAL_ETIMEDOUT && !kill_is_tight(stage, err)) {
