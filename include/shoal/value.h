@@ -174,7 +174,7 @@ shoal_kind shoal_value_object_kind(const shoal_value *value);
  * parameters as the one that was sent; its types must be registered (shoal_module_register), or the error is
  * SHOAL_ENOENT. A data set may also fail with the error of its open function. This process's later work on a card tensor
  * comes after the work that the sender did before its put; the get of the value alone does not ensure that.
- * SHOAL_EOWNERDEAD if the sender of a card tensor died before its work was done. */
+ * SHOAL_ELOST if the sender of a card tensor died before its work was done. */
 #define SHOAL_DECLARE_AS(type) shoal_##type *shoal_value_as_##type(const shoal_value *value);
 SHOAL_OBJECTS(SHOAL_DECLARE_AS)
 

@@ -60,7 +60,7 @@ static inline shoal_err sh_cuda_follow(void)
     return __builtin_expect(sh_load_relaxed(&sh_gpu.wait_count) == 0, 1) ? SHOAL_OK : sh_cuda_follow_slow();
 }
 
-/* Waits on the host until everything that was enqueued is done. Errors: SHOAL_EOWNERDEAD if the stream waited for work
+/* Waits on the host until everything that was enqueued is done. Errors: SHOAL_ELOST if the stream waited for work
  * of a process that died, and that work was lost; those of the driver. */
 shoal_err sh_cuda_order_wait(void);
 
