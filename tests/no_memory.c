@@ -92,7 +92,7 @@ static void check_all(getter get, void *from, const shoal_block *block, const sh
         shoal_value *v = NULL;
         ck_assert_int_ge(get_at_last(get, from, &v), least[i]);
         if (i == 3) {
-            ck_assert_uint_eq(shoal_value_type(v), SHOAL_BYTES);
+            ck_assert_uint_eq(shoal_value_type(v), SHOAL_TYPE_BYTES);
         } else if (i == 4) {
             ck_assert_ptr_eq(shoal_value_as_block(v), block);
         } else if (i == 5) {

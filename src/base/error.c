@@ -35,7 +35,7 @@ static const char *const names[] = {
     [SHOAL_ELIMIT] = "SHOAL_ELIMIT",   [SHOAL_EFORK] = "SHOAL_EFORK",
     [SHOAL_ESTATE] = "SHOAL_ESTATE",   [SHOAL_ECHILD] = "SHOAL_ECHILD",
     [SHOAL_ENAN] = "SHOAL_ENAN",       [SHOAL_EOS] = "SHOAL_EOS",
-    [SHOAL_EINTR] = "SHOAL_EINTR",     [SHOAL_ECARD] = "SHOAL_ECARD",
+    [SHOAL_EINTR] = "SHOAL_EINTR",     [SHOAL_ECUDA] = "SHOAL_ECUDA",
     [SHOAL_END] = "SHOAL_END",
 };
 

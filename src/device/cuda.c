@@ -81,7 +81,7 @@ shoal_err sh_cuda_count(int *out_count)
     sh_cardlock_unlock(SH_CARD_LOCK_OPEN);
     int count = 0;
     if (err == SHOAL_OK) {
-        err = sh_cuda_result("cannot count the cards", sh_cu.cuDeviceGetCount(&count));
+        err = sh_cuda_result("cannot count the GPUs", sh_cu.cuDeviceGetCount(&count));
     }
     if (err == SHOAL_OK) {
         *out_count = count;
@@ -92,22 +92,22 @@ shoal_err sh_cuda_count(int *out_count)
 static shoal_err choose_card(sh_cuda_card *c)
 {
     int count = 0;
-    shoal_err err = sh_cuda_result("cannot count the cards", sh_cu.cuDeviceGetCount(&count));
+    shoal_err err = sh_cuda_result("cannot count the GPUs", sh_cu.cuDeviceGetCount(&count));
     if (err != SHOAL_OK) {
         return err;
     }
-    const char *own = getenv("SHOAL_CARD");
+    const char *own = getenv("SHOAL_CUDA_DEVICE");
     char *end = NULL;
     long index = own && own[0] ? strtol(own, &end, 10) : 0;
     if (end && *end != 0) {
-        return sh_fail(SHOAL_EINVAL, "SHOAL_CARD is \"%s\"; it must be the number of a card, from 0", own);
+        return sh_fail(SHOAL_EINVAL, "SHOAL_CUDA_DEVICE is \"%s\"; it must be the number of a GPU, from 0", own);
     }
     if (count == 0) {
-        return sh_fail(SHOAL_ENOENT, "no CUDA card found: the driver (CUDA %d.%d) sees none", sh_cu.version / 1000,
+        return sh_fail(SHOAL_ENOENT, "no CUDA GPU found: the driver (CUDA %d.%d) sees none", sh_cu.version / 1000,
                        sh_cu.version % 1000 / 10);
     }
     if (index < 0 || index >= count) {
-        return sh_fail(SHOAL_ENOENT, "SHOAL_CARD is %ld, but this process sees %d card%s, numbered from 0", index,
+        return sh_fail(SHOAL_ENOENT, "SHOAL_CUDA_DEVICE is %ld, but this process sees %d GPU%s, numbered from 0", index,
                        count, count == 1 ? "" : "s");
     }
     c->index = (int)index;
@@ -125,16 +125,16 @@ shoal_err sh_cuda_look(void)
 
 shoal_err sh_cuda_describe(sh_cuda_card *c)
 {
-    shoal_err err = sh_cuda_result("cannot open the card", sh_cu.cuDeviceGet(&c->device, c->index));
+    shoal_err err = sh_cuda_result("cannot open the GPU", sh_cu.cuDeviceGet(&c->device, c->index));
     if (err == SHOAL_OK) {
-        err = sh_cuda_result("cannot read the card's name",
+        err = sh_cuda_result("cannot read the GPU's name",
                              sh_cu.cuDeviceGetName(c->name, (int)sizeof c->name, c->device));
     }
     if (err == SHOAL_OK) {
-        err = sh_cuda_result("cannot read the card's UUID", sh_cu.cuDeviceGetUuid(c->uuid, c->device));
+        err = sh_cuda_result("cannot read the GPU's UUID", sh_cu.cuDeviceGetUuid(c->uuid, c->device));
     }
     if (err == SHOAL_OK) {
-        err = sh_cuda_result("cannot read the size of the card's memory", sh_cu.cuDeviceTotalMem(&c->total, c->device));
+        err = sh_cuda_result("cannot read the size of the GPU's memory", sh_cu.cuDeviceTotalMem(&c->total, c->device));
     }
     return err;
 }
@@ -143,11 +143,11 @@ shoal_err sh_cuda_describe(sh_cuda_card *c)
 static shoal_err open_context(sh_cuda_card *c)
 {
     shoal_err err =
-        sh_cuda_result("cannot make a context on the card", sh_cu.cuDevicePrimaryCtxRetain(&c->context, c->device));
+        sh_cuda_result("cannot make a context on the GPU", sh_cu.cuDevicePrimaryCtxRetain(&c->context, c->device));
     if (err != SHOAL_OK) {
         return err;
     }
-    err = sh_cuda_result("cannot use the card's context", sh_cu.cuCtxSetCurrent(c->context));
+    err = sh_cuda_result("cannot use the GPU's context", sh_cu.cuCtxSetCurrent(c->context));
     if (err == SHOAL_OK) {
         err = sh_cuda_result("cannot make a stream", sh_cu.cuStreamCreate(&c->stream, SH_CU_STREAM_NON_BLOCKING));
     }
@@ -202,14 +202,14 @@ bool sh_cuda_is_ours(void)
 shoal_err sh_cuda_check(void)
 {
     if (!sh_cuda_is_open()) {
-        return sh_fail(SHOAL_ESTATE, "this process has not opened the card");
+        return sh_fail(SHOAL_ESTATE, "this process has not opened the GPU");
     }
     if (__builtin_expect(!sh_fork_is_ours(card.generation), 0)) {
         return forked();
     }
     shoal_err err = sh_cuda_lost();
     if (err == SHOAL_OK && __builtin_expect(!is_current, 0)) {
-        err = sh_cuda_result("cannot use the card's context", sh_cu.cuCtxSetCurrent(card.context));
+        err = sh_cuda_result("cannot use the GPU's context", sh_cu.cuCtxSetCurrent(card.context));
         is_current = err == SHOAL_OK;
     }
     return err;
@@ -281,7 +281,7 @@ static shoal_err cuda_wait(void)
 {
     shoal_err err = sh_cuda_check();
     if (err == SHOAL_OK) {
-        err = sh_cuda_capture_refuse("waiting for the card");
+        err = sh_cuda_capture_refuse("waiting for the GPU");
     }
     return err == SHOAL_OK ? sh_cuda_order_wait() : err;
 }
@@ -309,7 +309,7 @@ static shoal_err cuda_write(void *to, const void *from_host, size_t size)
     sh_cu_address at = (sh_cu_address)(uintptr_t)to;
     shoal_err err = begin_copy("writing elements from the host");
     return err == SHOAL_OK && size > 0
-               ? end_copy("cannot copy to the card", sh_cu.cuMemcpyHtoDAsync(at, from_host, size, card.stream))
+               ? end_copy("cannot copy to the GPU", sh_cu.cuMemcpyHtoDAsync(at, from_host, size, card.stream))
                : err;
 }
 
@@ -318,7 +318,7 @@ static shoal_err cuda_read(void *to_host, const void *from, size_t size)
     sh_cu_address at = (sh_cu_address)(uintptr_t)from;
     shoal_err err = begin_copy("reading elements on the host");
     return err == SHOAL_OK && size > 0
-               ? end_copy("cannot copy from the card", sh_cu.cuMemcpyDtoHAsync(to_host, at, size, card.stream))
+               ? end_copy("cannot copy from the GPU", sh_cu.cuMemcpyDtoHAsync(to_host, at, size, card.stream))
                : err;
 }
 

@@ -2,7 +2,7 @@
  *
  * A process that finds the card full asks the others to give back what they do not use. Any of them may be blocked for
  * long, in the library or elsewhere: in a queue, a join, a read, a computation. So each process that has opened a card and
- * is in a world has a thread that sleeps until one asks. It does what shoal_card_trim does, under the same locks as the
+ * is in a world has a thread that sleeps until one asks. It does what shoal_cuda_trim does, under the same locks as the
  * program's threads. It also notices for a blocked program that its card has failed, when others wait for the card's work.
  *
  *   begins   with the first granule or import in a world, or when a process with an open card enters one

@@ -254,8 +254,8 @@ static shoal_err make_graph(sh_cuda_capture *c)
         err = sh_cuda_result("cannot make a graph of a capture", sh_cu.cuGraphInstantiate(&c->graph, graph, 0));
     }
     if (err == SHOAL_OK) {
-        err = sh_cuda_result("cannot send a graph to the card",
-                             sh_cu.cuGraphUpload(c->graph, sh_cuda_the_card()->stream));
+        err =
+            sh_cuda_result("cannot send a graph to the GPU", sh_cu.cuGraphUpload(c->graph, sh_cuda_the_card()->stream));
     }
     if (graph) {
         (void)sh_cu.cuGraphDestroy(graph);

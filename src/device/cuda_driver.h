@@ -168,11 +168,11 @@ shoal_err sh_cuda_driver_find(void);
 shoal_err sh_cuda_driver_load(void);
 
 /* Returns SHOAL_OK if result is SH_CU_OK. Otherwise records an error and returns its code: SHOAL_ENOMEM, SHOAL_EPERM,
- * SHOAL_ENOENT, SHOAL_ECARD or SHOAL_EOS. `what` says what Shoal was doing. An error after which the context does not
+ * SHOAL_ENOENT, SHOAL_ECUDA or SHOAL_EOS. `what` says what Shoal was doing. An error after which the context does not
  * work any more is remembered (sh_cuda_lost). */
 shoal_err sh_cuda_result(const char *what, int result);
 
-/* Returns SHOAL_ECARD with a text that says why, if an earlier error ended this process's context; else SHOAL_OK. */
+/* Returns SHOAL_ECUDA with a text that says why, if an earlier error ended this process's context; else SHOAL_OK. */
 shoal_err sh_cuda_lost(void);
 
 /* Between these, a capture that another library has begun in any thread neither forbids nor is broken by calls of this thread

@@ -21,7 +21,7 @@ static shoal_err round_to_granularity(size_t *size)
     if (granularity == 0) {
         sh_cu_memory_kind kind = shareable();
         shoal_err err =
-            sh_cuda_result("cannot ask for the granularity of card memory",
+            sh_cuda_result("cannot ask for the granularity of GPU memory",
                            sh_cu.cuMemGetAllocationGranularity(&granularity, &kind, SH_CU_GRANULARITY_MINIMUM));
         if (err != SHOAL_OK) {
             return err;
@@ -36,13 +36,13 @@ shoal_err sh_cuda_map(sh_cu_memory memory, size_t size, sh_cu_address *out_addre
     sh_cu_access access = {.location = here(), .flags = SH_CU_ACCESS_READ_WRITE};
     sh_cu_address address = 0;
     shoal_err err =
-        sh_cuda_result("cannot reserve addresses for card memory", sh_cu.cuMemAddressReserve(&address, size, 0, 0, 0));
+        sh_cuda_result("cannot reserve addresses for GPU memory", sh_cu.cuMemAddressReserve(&address, size, 0, 0, 0));
     if (err != SHOAL_OK) {
         return err;
     }
-    err = sh_cuda_result("cannot map card memory", sh_cu.cuMemMap(address, size, 0, memory, 0));
+    err = sh_cuda_result("cannot map GPU memory", sh_cu.cuMemMap(address, size, 0, memory, 0));
     if (err == SHOAL_OK) {
-        err = sh_cuda_result("cannot open card memory for access", sh_cu.cuMemSetAccess(address, size, &access, 1));
+        err = sh_cuda_result("cannot open GPU memory for access", sh_cu.cuMemSetAccess(address, size, &access, 1));
         if (err == SHOAL_OK) {
             *out_address = address;
             return SHOAL_OK;
@@ -67,12 +67,12 @@ shoal_err sh_cuda_granule_make(size_t size, sh_cuda_granule **out_granule)
     }
     sh_cuda_granule *fresh = calloc(1, sizeof *fresh);
     if (!fresh) {
-        return sh_fail(SHOAL_ENOMEM, "no memory to describe %zu bytes of card memory", size);
+        return sh_fail(SHOAL_ENOMEM, "no memory to describe %zu bytes of GPU memory", size);
     }
     fresh->size = size;
     sh_cu_memory_kind kind = shareable();
     int mode = sh_cuda_relax();
-    err = sh_cuda_result("cannot allocate card memory", sh_cu.cuMemCreate(&fresh->memory, size, &kind, 0));
+    err = sh_cuda_result("cannot allocate GPU memory", sh_cu.cuMemCreate(&fresh->memory, size, &kind, 0));
     if (err == SHOAL_OK) {
         err = sh_cuda_map(fresh->memory, size, &fresh->address);
         if (err != SHOAL_OK) {

@@ -228,7 +228,7 @@ static sh_cuda_piece *new_piece(sh_cuda_granule *granule, sh_cu_address address,
 {
     sh_cuda_piece *p = table_reserve(1) ? calloc(1, sizeof *p) : NULL;
     if (!p) {
-        (void)sh_fail(SHOAL_ENOMEM, "no memory to describe %zu bytes of card memory", size);
+        (void)sh_fail(SHOAL_ENOMEM, "no memory to describe %zu bytes of GPU memory", size);
         return NULL;
     }
     p->granule = granule;
@@ -309,7 +309,7 @@ static bool add_slab(unsigned klass, size_t bytes)
     sh_cuda_slab *s = table_reserve(count) ? calloc(1, sizeof *s + count * sizeof s->pieces[0]) : NULL;
     if (!s) {
         release_large(whole);
-        (void)sh_fail(SHOAL_ENOMEM, "no memory to describe %zu bytes of card memory", size);
+        (void)sh_fail(SHOAL_ENOMEM, "no memory to describe %zu bytes of GPU memory", size);
         return false;
     }
     whole->state = SH_CUDA_SLAB;
@@ -452,8 +452,8 @@ static void out_of_memory(size_t size)
         snprintf(reason, sizeof reason, "; the last failure was: %s", shoal_last_error_text());
     }
     (void)sh_fail(SHOAL_ENOMEM,
-                  "out of card memory: asked for %zu bytes; this process uses %zu of the %zu that it holds, and %zu of "
-                  "the card's %zu are free%s",
+                  "out of GPU memory: asked for %zu bytes; this process uses %zu of the %zu that it holds, and %zu of "
+                  "the GPU's %zu are free%s",
                   size, memory.used, memory.held, free_bytes, total, reason);
 }
 
@@ -607,7 +607,7 @@ void sh_cuda_free(void *data, size_t size)
 shoal_err sh_cuda_memory_numbers_now(sh_cuda_memory_numbers *out_numbers)
 {
     size_t free_bytes = 0, total = 0;
-    shoal_err err = sh_cuda_result("cannot ask for the card's free memory", sh_cu.cuMemGetInfo(&free_bytes, &total));
+    shoal_err err = sh_cuda_result("cannot ask for the GPU's free memory", sh_cu.cuMemGetInfo(&free_bytes, &total));
     if (err == SHOAL_OK) {
         sh_cuda_memory_lock();
         *out_numbers = (sh_cuda_memory_numbers){memory.asked, memory.used, memory.held, free_bytes, total};

@@ -226,11 +226,11 @@ static shoal_err cover(void)
     sh_cu_stream stream = sh_cuda_the_card()->stream;
     shoal_err err;
     if (order.host_only) {
-        err = sh_cuda_result("cannot wait for the card", synchronize());
+        err = sh_cuda_result("cannot wait for the GPU", synchronize());
     } else {
         uint64_t number = sh_timeline_issue(order.timeline);
         sh_cu_address word = (uint64_t)(uintptr_t)order.done + order.to_card;
-        err = sh_cuda_result("cannot mark the end of work on the card",
+        err = sh_cuda_result("cannot mark the end of work on the GPU",
                              sh_cu.cuStreamWriteValue64(stream, word, number, SH_CU_WRITE_VALUE_DEFAULT));
         if (err == SHOAL_OK) {
             order.last = number;
@@ -318,10 +318,9 @@ shoal_err sh_cuda_mark(sh_a64 *work)
 
 static shoal_err lost_work(void)
 {
-    return sh_fail(
-        SHOAL_EOWNERDEAD,
-        "the process that computed a tensor on the card lost its card or died before that work was done: the "
-        "tensor's elements are undefined");
+    return sh_fail(SHOAL_EOWNERDEAD,
+                   "the process that computed a tensor on the GPU lost its GPU or died before that work was done: the "
+                   "tensor's elements are undefined");
 }
 
 /* Between two looks at something that another process will change. */
@@ -363,7 +362,7 @@ static shoal_err await_on_card(sh_work work)
         return sh_fail(SHOAL_ENOMEM, "no memory to wait for another process's work");
     }
     if (!sh_timeline_depend(order.timeline, work)) { /* the stream waits for many processes: now they come first */
-        shoal_err err = sh_cuda_result("cannot wait for the card", synchronize());
+        shoal_err err = sh_cuda_result("cannot wait for the GPU", synchronize());
         if (err != SHOAL_OK) {
             return err;
         }
@@ -489,7 +488,7 @@ void sh_cuda_order_ask(void)
     if (open && sh_cuda_check() == SHOAL_OK) {
         int result = sh_cu.cuStreamQuery(sh_cuda_the_card()->stream);
         if (result != SH_CU_NOT_READY) {
-            (void)sh_cuda_result("the card's work failed", result);
+            (void)sh_cuda_result("the GPU's work failed", result);
         }
     }
 }
@@ -522,7 +521,7 @@ static shoal_err renew(void)
     if (!is_spoiled()) {
         return SHOAL_OK;
     }
-    shoal_err err = sh_cuda_result("cannot wait for the card", synchronize());
+    shoal_err err = sh_cuda_result("cannot wait for the GPU", synchronize());
     (void)sh_cuda_waits_look(false, &lost);
     if (err != SHOAL_OK || lost) { /* one more loss: the next host wait tells it */
         return err;
@@ -552,7 +551,7 @@ static shoal_err wait_for_all(bool tells)
     }
     sh_cardlock_unlock(SH_CARD_LOCK_ORDER);
     if (err == SHOAL_OK) {
-        err = sh_cuda_result("cannot wait for the card", drain(&lost));
+        err = sh_cuda_result("cannot wait for the GPU", drain(&lost));
     }
     if (err != SHOAL_OK) {
         return err;

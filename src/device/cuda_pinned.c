@@ -146,8 +146,8 @@ shoal_err sh_cuda_write_later(void *to, const void *from_pinned, size_t size)
         err = sh_cuda_follow();
     }
     if (err == SHOAL_OK && size > 0) {
-        err = sh_cuda_result("cannot copy to the card", sh_cu.cuMemcpyHtoDAsync((sh_cu_address)(uintptr_t)to,
-                                                                                from_pinned, size, sh_cuda_stream()));
+        err = sh_cuda_result("cannot copy to the GPU", sh_cu.cuMemcpyHtoDAsync((sh_cu_address)(uintptr_t)to,
+                                                                               from_pinned, size, sh_cuda_stream()));
         sh_cuda_touch();
     }
     return err;
@@ -161,7 +161,7 @@ shoal_err sh_cuda_read_later(void *to_pinned, const void *from, size_t size)
     }
     if (err == SHOAL_OK && size > 0) {
         err =
-            sh_cuda_result("cannot copy from the card",
+            sh_cuda_result("cannot copy from the GPU",
                            sh_cu.cuMemcpyDtoHAsync(to_pinned, (sh_cu_address)(uintptr_t)from, size, sh_cuda_stream()));
         sh_cuda_touch();
     }

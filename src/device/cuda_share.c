@@ -44,7 +44,7 @@ static shoal_err put_into_store(sh_cuda_granule *g)
     int fd = -1;
     shoal_block *ledger = NULL;
     int mode = sh_cuda_relax();
-    shoal_err err = sh_cuda_result("cannot share card memory",
+    shoal_err err = sh_cuda_result("cannot share GPU memory",
                                    sh_cu.cuMemExportToShareableHandle(&fd, g->memory, SH_CU_HANDLE_FD, 0));
     sh_cuda_restrict(mode);
     if (err != SHOAL_OK) {
@@ -99,7 +99,7 @@ shoal_err sh_cuda_share(void *data, size_t size, shoal_block **out_piece)
     sh_cuda_piece *p = sh_cuda_piece_at(data);
     err = p && size <= p->size
               ? share_piece(p, size)
-              : sh_fail(SHOAL_EINVAL, "this card memory was not allocated by Shoal: clone the tensor first");
+              : sh_fail(SHOAL_EINVAL, "this GPU memory was not allocated by Shoal: clone the tensor first");
     if (err == SHOAL_OK) {
         *out_piece = sh_block_retain(p->ledger);
     }
@@ -209,7 +209,7 @@ static shoal_err import_memory(import *m, int fd)
 {
     int mode = sh_cuda_relax();
     shoal_err err =
-        sh_cuda_result("cannot open card memory of another process",
+        sh_cuda_result("cannot open GPU memory of another process",
                        sh_cu.cuMemImportFromShareableHandle(&m->memory, (void *)(intptr_t)fd, SH_CU_HANDLE_FD));
     if (err == SHOAL_OK) {
         err = sh_cuda_map(m->memory, m->size, &m->address);
@@ -230,12 +230,12 @@ static shoal_err look_at_granule(const sh_piece *piece, sh_granule_info *out_inf
     bool found = sh_granule_look(piece->granule, out_info) && out_info->serial == piece->serial;
     sh_leave();
     if (!found) {
-        return sh_fail(SHOAL_ECORRUPT, "a card tensor refers to card memory that does not exist");
+        return sh_fail(SHOAL_ECORRUPT, "a GPU tensor refers to GPU memory that does not exist");
     }
     const sh_cuda_card *card = sh_cuda_the_card();
     if (memcmp(out_info->uuid, card->uuid, SH_UUID_BYTES) != 0) {
         char theirs[48], ours[48];
-        return sh_fail(SHOAL_EINVAL, "the tensor is on card %s, but this process uses card %s (%s)",
+        return sh_fail(SHOAL_EINVAL, "the tensor is on GPU %s, but this process uses GPU %s (%s)",
                        sh_cuda_uuid_text(out_info->uuid, theirs), sh_cuda_uuid_text(card->uuid, ours), card->name);
     }
     return SHOAL_OK;
@@ -254,7 +254,7 @@ static shoal_err map_granule(const sh_piece *piece, import **out_import)
     }
     import *fresh = malloc(sizeof *fresh);
     if (!fresh) {
-        err = sh_fail(SHOAL_ENOMEM, "no memory to describe card memory of another process");
+        err = sh_fail(SHOAL_ENOMEM, "no memory to describe GPU memory of another process");
     } else {
         *fresh = (import){.granule = piece->granule, .serial = piece->serial, .size = info.size};
         err = import_memory(fresh, fd);

@@ -49,7 +49,7 @@ static shoal_err order(sh_cu_stream before, sh_cu_stream after)
     return sh_cuda_result("cannot order the work of two streams", result);
 }
 
-shoal_err shoal_card_stream(void **out_stream)
+shoal_err shoal_cuda_stream(void **out_stream)
 {
     SH_NEED(out_stream);
     shoal_err err = check(NULL);
@@ -63,13 +63,13 @@ shoal_err shoal_card_stream(void **out_stream)
     return err;
 }
 
-shoal_err shoal_card_follow_stream(void *stream)
+shoal_err shoal_cuda_follow_stream(void *stream)
 {
     shoal_err err = check(stream);
     return err == SHOAL_OK ? order(stream, sh_cuda_the_card()->stream) : err;
 }
 
-shoal_err shoal_card_precede_stream(void *stream)
+shoal_err shoal_cuda_precede_stream(void *stream)
 {
     shoal_err err = check(stream);
     err = err == SHOAL_OK ? order(sh_cuda_the_card()->stream, stream) : err;

@@ -20,7 +20,7 @@
 
 static void look_on(uint64_t unused);
 
-static sh_cuda_thread thread = {.name = "shoal-card", .run = look_on};
+static sh_cuda_thread thread = {.name = "shoal-cuda", .run = look_on};
 static bool running; /* under the lock: it will look again */
 
 /* Returns false if the thread must end. */

@@ -10,7 +10,7 @@ const shoal_value *sh_arg_find(const shoal_value *args, const char *key, const c
     if (args == NULL || key == NULL) {
         return sh_not_given(call, args == NULL ? "args" : "key");
     }
-    if (args->type != SHOAL_MAP) {
+    if (args->type != SHOAL_TYPE_MAP) {
         (void)sh_fail(SHOAL_ETYPE, "argument \"%s\": the arguments are a %s, not a map", key, sh_type_name(args->type));
         return NULL;
     }
@@ -77,7 +77,7 @@ static void *object_arg(const shoal_value *args, const char *key, shoal_kind kin
     if (value == NULL) {
         return NULL;
     }
-    if (value->type != SHOAL_OBJECT || value->kind != kind) {
+    if (value->type != SHOAL_TYPE_OBJECT || value->kind != kind) {
         (void)sh_value_wrong(value, sh_kind_shared_name(kind), call);
         (void)sh_arg_failed(key);
         return NULL;

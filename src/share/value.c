@@ -40,7 +40,7 @@ shoal_value *shoal_value_sparse(shoal_sparse *s)
 void *sh_share_value_read(const shoal_value *value, shoal_kind kind, const char *call, void *(*make)(shoal_block *),
                           void (*drop)(void *))
 {
-    if (value == NULL || value->type != SHOAL_OBJECT || value->kind != kind) {
+    if (value == NULL || value->type != SHOAL_TYPE_OBJECT || value->kind != kind) {
         return sh_value_wrong(value, sh_kind_shared_name(kind), call);
     }
     shoal_block *object = value->as.object;

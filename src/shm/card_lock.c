@@ -27,7 +27,7 @@ static void check(sh_cardlock_rank rank)
     if (held >> rank != 0) {
         unsigned last = 31u - (unsigned)__builtin_clz(held);
         char text[96];
-        snprintf(text, sizeof text, "lock order of the card: \"%s\" is taken under \"%s\"", names[rank], names[last]);
+        snprintf(text, sizeof text, "lock order of the GPU: \"%s\" is taken under \"%s\"", names[rank], names[last]);
         sh_panic(__FILE__, __LINE__, text);
     }
 }
