@@ -179,7 +179,7 @@ static shoal_err finish(crowd *c)
     for (int i = 0; i < c->count; i++) {
         shoal_status status;
         TRY(shoal_process_join(c->processes[i], PATIENCE, &status));
-        if (status.end != (i % 10 == 0 || i == VICTIM ? SHOAL_KILLED : SHOAL_RETURNED)) {
+        if (status.end != (i % 10 == 0 || i == VICTIM ? SHOAL_PROCESS_KILLED : SHOAL_PROCESS_RETURNED)) {
             return shoal_fail(SHOAL_ECHILD, "%s", status.text);
         }
         shoal_process_destroy(c->processes[i]);

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Training on a card with the program shoal: images per second, rounds of fedavg, and whole jobs from the shell.
+"""Training on a GPU with the program shoal: images per second, rounds of fedavg, and whole jobs from the shell.
 
 usage: bench/cuda_rates.py SHOAL [CASE ...]
 

@@ -58,7 +58,7 @@ shoal_err share_finish(shoal_process *p)
 {
     shoal_status status;
     shoal_err err = shoal_process_join(p, SHOAL_FOREVER, &status);
-    if (err == SHOAL_OK && status.end != SHOAL_RETURNED) {
+    if (err == SHOAL_OK && status.end != SHOAL_PROCESS_RETURNED) {
         err = shoal_fail(SHOAL_ESTATE, "%s", status.text);
     }
     shoal_process_destroy(p);
@@ -67,15 +67,15 @@ shoal_err share_finish(shoal_process *p)
 
 shoal_err share_all_back(void)
 {
-    shoal_card_memory memory;
+    shoal_cuda_memory memory;
     double end = share_now() + BACK_SECONDS;
     do {
         TRY(shoal_world_sweep(NULL));
-        (void)shoal_card_trim();
-        TRY(shoal_card_memory_get(&memory));
+        (void)shoal_cuda_trim();
+        TRY(shoal_cuda_memory_get(&memory));
     } while (memory.held > 0 && share_now() < end);
     if (memory.held > 0) {
-        return shoal_fail(SHOAL_ECORRUPT, "cuda_share: %zu bytes of card memory did not come back", memory.held);
+        return shoal_fail(SHOAL_ECORRUPT, "cuda_share: %zu bytes of GPU memory did not come back", memory.held);
     }
     return SHOAL_OK;
 }
@@ -131,10 +131,10 @@ static shoal_err measure_trips(bool work, int count)
     TRY(trips(there, back, t, work, 200));
     double us[ROUNDS], last;
     for (int r = 0; r < ROUNDS; r++) {
-        TRY(shoal_card_wait());
+        TRY(shoal_cuda_wait());
         double begin = share_now();
         TRY(trips(there, back, t, work, count));
-        TRY(shoal_card_wait());
+        TRY(shoal_cuda_wait());
         us[r] = (share_now() - begin) / count * 1e6;
     }
     TRY(shoal_tensor_at(t, 1, (int64_t[]){(1 << 18) - 1}, &last));
@@ -180,7 +180,7 @@ static shoal_err make_group(shoal_queue *first, shoal_tensor *pinned, int i, int
     shoal_tensor *group[SMALL_GROUP];
     for (int k = 0; k < count; k++) {
         group[k] = shoal_empty_on(SHOAL_CUDA, SHOAL_F64, SHOAL_SHAPE(SMALL_DOUBLES));
-        TRY(group[k] ? shoal_copy_later_(group[k], shoal_select(pinned, 0, i + k)) : shoal_last_error());
+        TRY(group[k] ? shoal_tensor_copy_async(group[k], shoal_select(pinned, 0, i + k)) : shoal_last_error());
     }
     for (int k = 0; k < count; k++) {
         TRY(shoal_queue_put_tensor(first, group[k], PATIENCE));
@@ -226,11 +226,11 @@ static shoal_err take_small(shoal_queue *second, shoal_tensor *pinned, int i, in
     for (; i < end; i++) {
         shoal_tensor *t;
         TRY(shoal_queue_get_tensor(second, PATIENCE, &t));
-        TRY(shoal_copy_later_(shoal_select(pinned, 0, i), t));
+        TRY(shoal_tensor_copy_async(shoal_select(pinned, 0, i), t));
         shoal_tensor_release(t);
         shoal_scope_release(0);
     }
-    return shoal_card_wait();
+    return shoal_cuda_wait();
 }
 
 /* Prints how many launches and copies to the card this process alone can enqueue in a second. */
@@ -238,15 +238,15 @@ static shoal_err measure_limits(shoal_tensor *pinned)
 {
     for (int copies = 0; copies < 2; copies++) {
         shoal_tensor *t = shoal_full_on(SHOAL_CUDA, SHOAL_F64, 0, SHOAL_SHAPE(SMALL_DOUBLES));
-        TRY(t ? shoal_card_wait() : shoal_last_error());
+        TRY(t ? shoal_cuda_wait() : shoal_last_error());
         double begin = share_now(), last;
         for (int i = 0; i < SMALL; i++) {
-            TRY(copies                    ? shoal_copy_later_(t, shoal_select(pinned, 0, i))
+            TRY(copies                    ? shoal_tensor_copy_async(t, shoal_select(pinned, 0, i))
                 : shoal_add_scalar_(t, 1) ? SHOAL_OK
                                           : shoal_last_error());
             shoal_scope_release(0);
         }
-        TRY(shoal_card_wait());
+        TRY(shoal_cuda_wait());
         double seconds = share_now() - begin;
         TRY(shoal_tensor_at(t, 1, (int64_t[]){SMALL_DOUBLES - 1}, &last));
         if (last != (copies ? SMALL - 1 : SMALL)) {
@@ -312,7 +312,7 @@ static shoal_err come_late(int rank, const shoal_value *args)
     suffix = rank ? "_mps" : "";
     shoal_tensor *warm = shoal_full_on(SHOAL_CUDA, SHOAL_F32, 1, SHOAL_SHAPE(4));
     double x, sum = 0;
-    TRY(shoal_item(warm ? shoal_sum(warm, SHOAL_ALL, false) : NULL, &x));
+    TRY(shoal_item(warm ? shoal_sum(warm, SHOAL_ALL_DIMS, false) : NULL, &x));
     shoal_value *all = NULL;
     TRY(shoal_queue_put(shoal_arg_queue(args, "ready"), shoal_value_int(1), PATIENCE));
     TRY(shoal_queue_get(shoal_arg_queue(args, "all"), PATIENCE, &all));
@@ -353,7 +353,7 @@ static shoal_err measure_late(void)
         all = shoal_list_add(all, shoal_value_tensor(made[i]));
     }
     TRY(share_start(come_late, suffix[0] != 0, shoal_map("ready", ready, "all", queue), &p));
-    TRY(shoal_card_wait());
+    TRY(shoal_cuda_wait());
     shoal_value *v = NULL;
     TRY(shoal_queue_get(ready, PATIENCE, &v));
     shoal_value_destroy(v);

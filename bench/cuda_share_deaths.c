@@ -34,7 +34,7 @@ static shoal_err make_and_die(int rank, const shoal_value *args)
     TRY(shoal_arg_int(args, "unfinished", &unfinished));
     shoal_tensor *t =
         shoal_full_on(SHOAL_CUDA, SHOAL_F32, unfinished ? 0 : rank, SHOAL_SHAPE(unfinished ? LONG_FLOATS : FLOATS));
-    TRY(t ? shoal_card_wait() : shoal_last_error());
+    TRY(t ? shoal_cuda_wait() : shoal_last_error());
     for (int i = 0; unfinished && i < WORK; i++) {
         TRY(shoal_add_scalar_(t, 1) ? SHOAL_OK : shoal_last_error());
     }
@@ -49,8 +49,8 @@ static shoal_err check_one(shoal_queue *queue, bool unfinished)
     shoal_tensor *t = NULL;
     double low = -1, high = -2;
     TRY(shoal_queue_get_tensor(queue, PATIENCE, &t));
-    shoal_tensor *least = shoal_min(t, SHOAL_ALL, false), *most = shoal_max(t, SHOAL_ALL, false);
-    shoal_err err = least && most ? shoal_card_wait() : shoal_last_error();
+    shoal_tensor *least = shoal_min(t, SHOAL_ALL_DIMS, false), *most = shoal_max(t, SHOAL_ALL_DIMS, false);
+    shoal_err err = least && most ? shoal_cuda_wait() : shoal_last_error();
     if (err == SHOAL_OK) {
         err = shoal_item(least, &low);
     }
@@ -111,8 +111,8 @@ static shoal_err take_and_die(int rank, const shoal_value *args)
 static shoal_err weigh(int rank, const shoal_value *args)
 {
     (void)rank;
-    shoal_card_memory memory;
-    TRY(shoal_card_memory_get(&memory));
+    shoal_cuda_memory memory;
+    TRY(shoal_cuda_memory_get(&memory));
     return shoal_queue_put(shoal_arg_queue(args, "told"), shoal_value_int((memory.total - memory.free) >> 20),
                            PATIENCE);
 }
@@ -149,7 +149,7 @@ shoal_err share_in_use_again(int64_t before, int64_t *out_mib)
             return SHOAL_OK;
         }
     }
-    return shoal_fail(SHOAL_ECORRUPT, "cuda_share: the card's used memory was %lld MiB and is %lld MiB",
+    return shoal_fail(SHOAL_ECORRUPT, "cuda_share: the GPU's used memory was %lld MiB and is %lld MiB",
                       (long long)before, (long long)*out_mib);
 }
 
@@ -203,14 +203,14 @@ static shoal_err makers_die(bool unfinished, int count, int *out_whole, int *out
             sleep_until(since + (unfinished ? 0 : PAUSE));
             TRY(start_all(receive_late, last, RECEIVERS, receivers));
         }
-        TRY(n < count ? end_all(makers, WAVE, SHOAL_KILLED) : SHOAL_OK);
+        TRY(n < count ? end_all(makers, WAVE, SHOAL_PROCESS_KILLED) : SHOAL_OK);
         since = share_now();
         for (int i = 0; last && i < WAVE; i++) {
             int64_t lost = 0;
             TRY(get_int(told, &lost));
             *(lost ? out_lost : out_whole) += 1;
         }
-        TRY(last ? end_all(receivers, RECEIVERS, SHOAL_RETURNED) : SHOAL_OK);
+        TRY(last ? end_all(receivers, RECEIVERS, SHOAL_PROCESS_RETURNED) : SHOAL_OK);
         shoal_value_destroy(last);
         last = args;
         args = NULL;
@@ -229,7 +229,7 @@ static shoal_err consumers_die(int count)
         shoal_value *args = shoal_value_keep(shoal_map("queue", queue, "told", told));
         TRY(share_start(make_and_wait, 0, shoal_value_copy(args), &maker));
         TRY(start_all(take_and_die, args, WAVE, consumers));
-        TRY(end_all(consumers, WAVE, SHOAL_KILLED));
+        TRY(end_all(consumers, WAVE, SHOAL_PROCESS_KILLED));
         TRY(shoal_queue_put(told, shoal_value_int(1), PATIENCE));
         TRY(share_finish(maker));
         shoal_value_destroy(args);

@@ -74,7 +74,7 @@ static int64_t sum_of(const shoal_tensor *labels)
 
 shoal_err bench_loader(bench_report *report)
 {
-    shoal_dataset *set = shoal_mnist(SHOAL_TRAIN);
+    shoal_dataset *set = shoal_mnist(SHOAL_PART_TRAIN);
     shoal_tensor *labels = set ? shoal_dataset_labels(set) : NULL;
     shoal_err err = labels ? SHOAL_OK : shoal_last_error();
     if (err == SHOAL_OK) {

@@ -157,7 +157,7 @@ static shoal_err look_at_worker(shoal_target target, const shoal_value *args, do
     if (err == SHOAL_OK) {
         err = shoal_process_join(worker, BENCH_PATIENCE, &status);
     }
-    if (err == SHOAL_OK && status.end != SHOAL_RETURNED) {
+    if (err == SHOAL_OK && status.end != SHOAL_PROCESS_RETURNED) {
         err = shoal_fail(SHOAL_ECHILD, "the idle worker: %s", status.text);
     }
     shoal_process_destroy(worker);

@@ -180,7 +180,7 @@ static shoal_err report_worker(bench_report *report)
 
 shoal_err bench_train(bench_report *report)
 {
-    shoal_dataset *data = shoal_mnist(SHOAL_TRAIN);
+    shoal_dataset *data = shoal_mnist(SHOAL_PART_TRAIN);
     if (!data) {
         return bench_tell_skip(report, jobs[0].name, shoal_last_error_text());
     }

@@ -12,7 +12,7 @@
 
 static const char help[] = "usage: shoal info [--json]\n"
                            "Prints the version, the processor and its features, the limits for worlds on\n"
-                           "this machine, and its CUDA cards.\n\n"
+                           "this machine, and its CUDA GPUs.\n\n"
                            "options:\n"
                            "  --json      print one JSON object\n"
                            "  -h, --help  print this help and exit\n"
@@ -29,24 +29,24 @@ typedef struct world_look {
     shoal_world_info info;
 } world_look;
 
-/* The cards that this process sees, or the error why it sees none. Opens no card. */
+/* The GPUs that this process sees, or the error why it sees none. Opens no GPU. */
 typedef struct cards_look {
     shoal_err err;
     char text[300];
     int count;
-    shoal_card_info *cards; /* NULL: none was read; freed by run */
+    shoal_cuda_info *cards; /* NULL: none was read; freed by run */
 } cards_look;
 
 static void look_at_cards(cards_look *c)
 {
     *c = (cards_look){0};
-    c->err = shoal_card_count(&c->count);
+    c->err = shoal_cuda_count(&c->count);
     c->cards = calloc((size_t)c->count, sizeof *c->cards);
     if (c->err == SHOAL_OK && c->cards == NULL) {
-        c->err = shoal_fail(SHOAL_ENOMEM, "no memory for %d cards", c->count);
+        c->err = shoal_fail(SHOAL_ENOMEM, "no memory for %d GPUs", c->count);
     }
     for (int i = 0; c->err == SHOAL_OK && i < c->count; i++) {
-        c->err = shoal_card_info_get(i, &c->cards[i]);
+        c->err = shoal_cuda_info_get(i, &c->cards[i]);
     }
     if (c->err != SHOAL_OK) {
         snprintf(c->text, sizeof c->text, "%s", shoal_last_error_text());
@@ -57,15 +57,15 @@ static void print_cards(FILE *file, const cards_look *c, bool mps)
 {
     char a[CLI_SIZE_TEXT];
     if (c->err != SHOAL_OK) {
-        fprintf(file, "cards          none: %s\n", c->text);
+        fprintf(file, "GPUs          none: %s\n", c->text);
         return;
     }
     for (int i = 0; i < c->count; i++) {
-        const shoal_card_info *card = &c->cards[i];
-        fprintf(file, "card %-9d %s, %s, %s\n", i, card->name, cli_size(card->memory, a), card->uuid);
+        const shoal_cuda_info *card = &c->cards[i];
+        fprintf(file, "GPU %-9d %s, %s, %s\n", i, card->name, cli_size(card->memory, a), card->uuid);
     }
     fprintf(file, "driver         CUDA %d.%d; MPS %s\n", c->cards[0].driver / 1000, c->cards[0].driver % 1000 / 10,
-            mps ? "is installed" : "is not installed: processes take turns on a card");
+            mps ? "is installed" : "is not installed: processes take turns on a GPU");
 }
 
 static void print_cards_json(FILE *file, const cards_look *c, bool mps)
@@ -201,7 +201,7 @@ static cli_exit run(int argc, char **argv)
 
 const cli_command cli_info = {
     .name = "info",
-    .summary = "print version, processor, cards and limits",
+    .summary = "print version, processor, GPUs and limits",
     .help = help,
     .run = run,
     .words = "--json",

@@ -1,4 +1,4 @@
-/* shoal ps: lists the processes of all worlds of this user, or their shared tensors of cards. */
+/* shoal ps: lists the processes of all worlds of this user, or their shared tensors of GPUs. */
 #include "cli/cli.h"
 
 #include <shoal/share.h>
@@ -19,12 +19,12 @@ static const char help[] = "usage: shoal ps [--tensors] [--json]\n"
                            "  STATE       running, waiting, reserved (starting) or dead (not cleaned up yet)\n"
                            "  REFS        the number of blocks that it holds\n"
                            "  CACHED      the number of free blocks that it keeps for itself\n"
-                           "  CARD        the card memory that its tensors use, with what it has lent\n"
-                           "  HELD        the card memory that it has from the driver\n"
+                           "  CARD        the GPU memory that its tensors use, with what it has lent\n"
+                           "  HELD        the GPU memory that it has from the driver\n"
                            "  NAME        the name that it was started with\n"
                            "  DOING       its current operation, or what it waits for\n\n"
                            "columns of --tensors:\n"
-                           "  CARD        the card, by its UUID\n"
+                           "  CARD        the GPU, by its UUID\n"
                            "  TENSOR      the tensor's number in its world\n"
                            "  DTYPE, SHAPE, SIZE\n"
                            "              its type and shape, and the size of its storage; several\n"
@@ -32,7 +32,7 @@ static const char help[] = "usage: shoal ps [--tensors] [--json]\n"
                            "  PID, SLOT, NAME\n"
                            "              a process that holds it; - if only a queue holds it\n\n"
                            "options:\n"
-                           "  --tensors   list the shared card tensors instead, one line for each\n"
+                           "  --tensors   list the shared GPU tensors instead, one line for each\n"
                            "              process that holds one\n"
                            "  --json      print one JSON object per line\n"
                            "  -h, --help  print this help and exit\n"
@@ -146,7 +146,7 @@ static void print_process(const shoal_ps_entry *e, FILE *file)
     fputs(", \"doing\": ", file);
     cli_json_string(file, e->doing);
     fprintf(file, ", \"references\": %" PRIu64 ", \"cached\": %" PRIu64, e->references, e->cached);
-    fprintf(file, ", \"card_used\": %" PRIu64 ", \"card_held\": %" PRIu64 "}\n", e->card_used, e->card_held);
+    fprintf(file, ", \"cuda_used\": %" PRIu64 ", \"cuda_held\": %" PRIu64 "}\n", e->cuda_used, e->cuda_held);
 }
 
 static bool add_process(const shoal_ps_entry *e, void *context)
@@ -165,8 +165,8 @@ static bool add_process(const shoal_ps_entry *e, void *context)
                                           [STATE] = cell(e->state),
                                           [REFS] = number(e->references),
                                           [CACHED] = number(e->cached),
-                                          [CARD] = e->card_held > 0 ? size(e->card_used) : cell("-"),
-                                          [HELD] = e->card_held > 0 ? size(e->card_held) : cell("-"),
+                                          [CARD] = e->cuda_held > 0 ? size(e->cuda_used) : cell("-"),
+                                          [HELD] = e->cuda_held > 0 ? size(e->cuda_held) : cell("-"),
                                           [NAME] = cell(e->name),
                                           [DOING] = cell(e->doing)});
 }
@@ -184,7 +184,7 @@ static const column tensor_columns[T_COLUMNS] = {
 #define SHAPE_TEXT (22 * SHOAL_MAX_DIMS)
 
 /* Writes the shape as JSON, or as 3x4. */
-static const char *shape_text(const shoal_card_tensor *t, bool json, char text[SHAPE_TEXT])
+static const char *shape_text(const shoal_cuda_tensor *t, bool json, char text[SHAPE_TEXT])
 {
     size_t n = (size_t)snprintf(text, SHAPE_TEXT, "%s", json ? "[" : "");
     for (int i = 0; i < t->ndim; i++) {
@@ -194,7 +194,7 @@ static const char *shape_text(const shoal_card_tensor *t, bool json, char text[S
     return text;
 }
 
-static void print_tensor(const listing *l, const shoal_card_tensor *t, FILE *file)
+static void print_tensor(const listing *l, const shoal_cuda_tensor *t, FILE *file)
 {
     char shape[SHAPE_TEXT];
     fputs("{\"world\": ", file);
@@ -209,7 +209,7 @@ static void print_tensor(const listing *l, const shoal_card_tensor *t, FILE *fil
     fputs("}\n", file);
 }
 
-static bool add_tensor(const shoal_card_tensor *t, void *context)
+static bool add_tensor(const shoal_cuda_tensor *t, void *context)
 {
     listing *l = context;
     char shape[SHAPE_TEXT];
@@ -264,7 +264,7 @@ static shoal_err list_tensors(listing *l)
     }
     for (size_t i = 0; !l->no_memory && i < l->world_count; i++) {
         l->world = l->worlds[i];
-        err = shoal_card_tensors_list_of(l->world, add_tensor, l);
+        err = shoal_cuda_tensors_list_of(l->world, add_tensor, l);
         if (err != SHOAL_OK && !is_unreadable(err)) {
             return err;
         }

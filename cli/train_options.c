@@ -169,7 +169,7 @@ static const cli_option options[] = {
     PATH(SAVE, "resume", "FILE", CLI_FILE, job.resume,
          "continue from a checkpoint with its settings, and save to it unless --save is given. Only these may change: "
          "--epochs (the total, with the finished ones), --env-steps, --until, --start, --restarts, --device, --mps, "
-         "--card-share, --tf32, --allow-nan, --data if a folder has moved, and the output. Give --json, --report and "
+         "--cuda-share, --tf32, --allow-nan, --data if a folder has moved, and the output. Give --json, --report and "
          "--tensorboard again", ),
     FLAG(SAVE, "overwrite", overwrite,
          "let --save replace any file. Without it, --save replaces only a checkpoint of a job with the same settings "
@@ -190,12 +190,12 @@ static const cli_option options[] = {
     WORD(PROCESSES, "start", "HOW", start_word, job.start, "how to start processes (rarely needed)",
          .first = SHOAL_START_SPAWN),
     WORD(PROCESSES, "device", "NAME", device_word, job.device,
-         "where the workers train (cuda: an NVIDIA card; not for a3c and --shared-state)", ),
+         "where the workers train (cuda: an NVIDIA GPU; not for a3c and --shared-state)", ),
     WORD(PROCESSES, "mps", "WHEN", mps_word, job.mps,
-         "whether workers with --device cuda share the card through NVIDIA's MPS (auto: if it is installed); without "
+         "whether workers with --device cuda share the GPU through NVIDIA's MPS (auto: if it is installed); without "
          "MPS they take turns", ),
-    WHOLE(PROCESSES, "card-share", "N", 1, 100, job.card_share,
-          "percent of the card that each worker may use; needs --device cuda and MPS (default: all of it)", ),
+    WHOLE(PROCESSES, "cuda-share", "N", 1, 100, job.cuda_share,
+          "percent of the GPU that each worker may use; needs --device cuda and MPS (default: all of it)", ),
     FLAG(PROCESSES, "tf32", job.tf32,
          "with --device cuda, round the factors of products to TF32, about 3 digits: faster. Affects only the model "
          "fedavg-cnn", ),
@@ -408,15 +408,15 @@ static bool is_output(const char *path)
     return path != NULL && strcmp(path, "-") == 0;
 }
 
-/* Checks the options that only a card has. */
+/* Checks the options that only a GPU has. */
 static bool check_card(const cli_train_call *call)
 {
     const shoal_train_options *job = &call->job;
     bool cpu = job->device != SHOAL_CUDA, off = job->mps == SHOAL_MPS_OFF;
     const char *words = cpu && job->tf32             ? "--tf32 needs --device cuda"
                         : cpu && off                 ? "--mps off needs --device cuda"
-                        : cpu && job->card_share > 0 ? "--card-share needs --device cuda"
-                        : off && job->card_share > 0 ? "--card-share needs MPS, but --mps is off"
+                        : cpu && job->cuda_share > 0 ? "--cuda-share needs --device cuda"
+                        : off && job->cuda_share > 0 ? "--cuda-share needs MPS, but --mps is off"
                                                      : NULL;
     if (words != NULL) {
         cli_complain(&cli_train, CLI_MISUSED, "%s", words);

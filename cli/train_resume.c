@@ -16,7 +16,7 @@ static bool one_of(const char *name, const char *const *names)
 bool cli_option_may_change(const char *option)
 {
     static const char *const names[] = {"epochs",     "env-steps", "until",     "start", "restarts", "device", "mps",
-                                        "card-share", "tf32",      "allow-nan", "save",  "resume",   NULL};
+                                        "cuda-share", "tf32",      "allow-nan", "save",  "resume",   NULL};
     return one_of(option, names);
 }
 

@@ -48,7 +48,7 @@ const char *cli_model_word(size_t i)
 shoal_dataset *cli_test_set(const char *data)
 {
     if (strcmp(data, "fashion-mnist") == 0) {
-        return shoal_fashion_mnist(SHOAL_TEST);
+        return shoal_fashion_mnist(SHOAL_PART_TEST);
     }
-    return strcmp(data, "mnist") == 0 ? shoal_mnist(SHOAL_TEST) : shoal_mnist_at(data, SHOAL_TEST);
+    return strcmp(data, "mnist") == 0 ? shoal_mnist(SHOAL_PART_TEST) : shoal_mnist_at(data, SHOAL_PART_TEST);
 }

@@ -75,9 +75,9 @@ static shoal_tensor *loss_of(shoal_module *model, const rollout *r)
     shoal_tensor *log_p = shoal_log_softmax(shoal_narrow(y, 1, 0, ACTIONS), 1);
     shoal_tensor *advantage = shoal_sub(returns, shoal_select(y, 1, ACTIONS));
     shoal_tensor *gain = shoal_mul(shoal_squeeze(shoal_gather(log_p, 1, chosen), 1), shoal_detach(advantage));
-    shoal_tensor *minus_entropy = shoal_sum(shoal_mul(shoal_exp(log_p), log_p), SHOAL_ALL, false);
+    shoal_tensor *minus_entropy = shoal_sum(shoal_mul(shoal_exp(log_p), log_p), SHOAL_ALL_DIMS, false);
     shoal_tensor *loss = shoal_sub(shoal_mul_scalar(shoal_square(advantage), 0.5), gain);
-    return shoal_add(shoal_sum(loss, SHOAL_ALL, false), shoal_mul_scalar(minus_entropy, ENTROPY * UNIT));
+    return shoal_add(shoal_sum(loss, SHOAL_ALL_DIMS, false), shoal_mul_scalar(minus_entropy, ENTROPY * UNIT));
 }
 
 /* Makes the gradient of the actor's copy the gradient of the parent's parameters. */

@@ -39,7 +39,7 @@ static shoal_err train(const shoal_value *task, shoal_dataset *samples, int64_t 
 
 static shoal_err work(const shoal_value *args, shoal_queue *tasks, shoal_queue *results)
 {
-    shoal_dataset *all = shoal_mnist(SHOAL_TRAIN), *parts[CLIENTS] = {NULL};
+    shoal_dataset *all = shoal_mnist(SHOAL_PART_TRAIN), *parts[CLIENTS] = {NULL};
     int64_t epochs = 0;
     shoal_err err = all ? shoal_split_iid(all, CLIENTS, 1, parts) : shoal_last_error();
     err = err == SHOAL_OK ? shoal_arg_int(args, "epochs", &epochs) : err;
@@ -107,7 +107,7 @@ static shoal_err member(int rank, const shoal_value *args)
     }
     shoal_manual_seed(1);
     shoal_module *common = shoal_model_create(MODEL);
-    shoal_dataset *testing = shoal_mnist(SHOAL_TEST);
+    shoal_dataset *testing = shoal_mnist(SHOAL_PART_TEST);
     shoal_err err = common && testing ? shoal_arg_int(args, "rounds", &rounds) : shoal_last_error();
     for (int64_t i = 0; err == SHOAL_OK && i < rounds; i++) {
         double loss, accuracy;

@@ -40,7 +40,7 @@ static shoal_err run(int workers, int64_t epochs, int64_t batches)
     double loss = 0, accuracy = 0;
     shoal_manual_seed(1);
     shoal_module *model = shoal_model_create("mnist-cnn");
-    shoal_dataset *training = shoal_mnist(SHOAL_TRAIN), *testing = shoal_mnist(SHOAL_TEST);
+    shoal_dataset *training = shoal_mnist(SHOAL_PART_TRAIN), *testing = shoal_mnist(SHOAL_PART_TEST);
     shoal_err err = model && training && testing ? shoal_module_share(model) : shoal_last_error();
     if (err == SHOAL_OK) {
         err = shoal_spawn(train, workers,

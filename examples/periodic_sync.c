@@ -129,7 +129,7 @@ static shoal_err run(int workers, int64_t rounds, int64_t every)
 {
     shoal_queue *states = NULL;
     shoal_value *means = shoal_value_list();
-    shoal_dataset *training = shoal_mnist(SHOAL_TRAIN), *testing = shoal_mnist(SHOAL_TEST);
+    shoal_dataset *training = shoal_mnist(SHOAL_PART_TRAIN), *testing = shoal_mnist(SHOAL_PART_TEST);
     shoal_err err = shoal_queue_create(0, &states);
     for (int i = 0; i < workers && err == SHOAL_OK; i++) {
         shoal_queue *to_rank = NULL;

@@ -124,7 +124,7 @@ static shoal_err kill_worker(pipeline *p, int rank)
     if (err == SHOAL_OK) {
         err = shoal_process_join(p->workers[rank], SHOAL_SECONDS(30), &status);
     }
-    if (err != SHOAL_OK || status.end != SHOAL_KILLED) {
+    if (err != SHOAL_OK || status.end != SHOAL_PROCESS_KILLED) {
         return err;
     }
     p->killed++;

@@ -28,7 +28,7 @@ static shoal_err train(int rank, const shoal_value *args)
         size_t mark = shoal_scope_mark();
         shoal_normal_(x, 0, 1);
         shoal_optimizer_zero_grad(sgd);
-        err = shoal_backward(shoal_mse_loss(shoal_module_forward(model, x), truth(x), SHOAL_MEAN));
+        err = shoal_backward(shoal_mse_loss(shoal_module_forward(model, x), truth(x), SHOAL_REDUCTION_MEAN));
         if (err == SHOAL_OK) {
             err = shoal_optimizer_step(sgd); /* updates the shared parameters */
         }

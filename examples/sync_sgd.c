@@ -85,7 +85,8 @@ static shoal_err train(int rank, const shoal_value *args)
  * so that every process can access all of them. */
 static shoal_err run(int workers, int64_t rounds, double lr, int64_t batches)
 {
-    shoal_dataset *training = shoal_mnist(SHOAL_TRAIN), *testing = shoal_mnist(SHOAL_TEST), *part[MOST_WORKERS] = {0};
+    shoal_dataset *training = shoal_mnist(SHOAL_PART_TRAIN), *testing = shoal_mnist(SHOAL_PART_TEST),
+                  *part[MOST_WORKERS] = {0};
     shoal_value *models = shoal_value_list(), *parts = shoal_value_list();
     shoal_barrier *barrier = NULL;
     shoal_manual_seed(1);

@@ -38,7 +38,7 @@ int main(int argc, char **argv)
         shoal_tensor *t = NULL;
         err = shoal_queue_get_tensor(queue, SHOAL_SECONDS(10), &t);
         double mean = 0;
-        err = err == SHOAL_OK ? shoal_item(shoal_mean(t, SHOAL_ALL, false), &mean) : err;
+        err = err == SHOAL_OK ? shoal_item(shoal_mean(t, SHOAL_ALL_DIMS, false), &mean) : err;
         if (err == SHOAL_OK) {
             printf("got %lld floats, mean %g, shared: %s\n", (long long)shoal_tensor_count(t), mean,
                    shoal_tensor_is_shared(t) ? "yes" : "no");

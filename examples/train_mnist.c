@@ -31,9 +31,9 @@ static shoal_err test(shoal_module *model, shoal_loader *data, double *out_loss,
     for (shoal_batch b; err == SHOAL_OK && (err = shoal_loader_next(data, &b)) == SHOAL_OK; seen += b.count) {
         shoal_tensor *scores = shoal_module_forward(model, b.x);
         double l = 0, r = 0;
-        err = shoal_item(shoal_nll_loss_with(scores, b.y, NULL, SHOAL_SUM), &l);
+        err = shoal_item(shoal_nll_loss_with(scores, b.y, NULL, SHOAL_REDUCTION_SUM), &l);
         if (err == SHOAL_OK) {
-            err = shoal_item(shoal_sum(shoal_eq(shoal_argmax(scores, 1, false), b.y), SHOAL_ALL, false), &r);
+            err = shoal_item(shoal_sum(shoal_eq(shoal_argmax(scores, 1, false), b.y), SHOAL_ALL_DIMS, false), &r);
         }
         loss += l;
         right += r;
@@ -49,8 +49,8 @@ static shoal_err run(int epochs, uint64_t seed, int64_t batches)
     shoal_manual_seed(seed);
     shoal_module *model = shoal_model_create("mnist-cnn");
     shoal_optimizer *sgd = model ? shoal_sgd_create(model, .lr = 0.01, .momentum = 0.5) : NULL;
-    shoal_dataset *train_set = sgd ? shoal_mnist(SHOAL_TRAIN) : NULL,
-                  *test_set = train_set ? shoal_mnist(SHOAL_TEST) : NULL;
+    shoal_dataset *train_set = sgd ? shoal_mnist(SHOAL_PART_TRAIN) : NULL,
+                  *test_set = train_set ? shoal_mnist(SHOAL_PART_TEST) : NULL;
     shoal_loader *training =
         test_set ? shoal_loader_create(train_set, .batch = 64, .shuffle = true, .seed = seed) : NULL;
     shoal_loader *testing = training ? shoal_loader_create(test_set, .batch = 1000) : NULL;

@@ -224,7 +224,7 @@ static int have_no_store(void)
     holds(shoal_block_create(100, &block) == SHOAL_OK);
     holds(setrlimit(RLIMIT_NOFILE, &limit) == 0);
     holds(sh_granule_create(&card, m.fd, &granule) == SHOAL_EOS);
-    holds(strstr(shoal_last_error_text(), "cannot share card memory") != NULL);
+    holds(strstr(shoal_last_error_text(), "cannot share GPU memory") != NULL);
     shoal_release(block);
     shoal_world_leave();
     holds(dup(0) == next);

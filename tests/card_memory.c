@@ -205,7 +205,7 @@ static void join_as(bool forbidden)
     char name[SHOAL_NAME_MAX];
     int go[2], status;
     uint64_t id;
-    snprintf(name, sizeof name, "cards-%d-%d", (int)getpid(), forbidden);
+    snprintf(name, sizeof name, "GPUs-%d-%d", (int)getpid(), forbidden);
     ck_assert_int_eq(pipe2(go, O_CLOEXEC), 0);
     pid_t pid = fork();
     if (pid == 0) {

@@ -91,13 +91,13 @@ static inline void finish_as(shoal_process *p, shoal_end end, int code)
 {
     shoal_status status;
     ck_assert_ok(shoal_process_join(p, LIMIT, &status));
-    ck_assert_msg(status.end == end && (end == SHOAL_RETURNED || status.code == code), "%s", status.text);
+    ck_assert_msg(status.end == end && (end == SHOAL_PROCESS_RETURNED || status.code == code), "%s", status.text);
     shoal_process_destroy(p);
 }
 
 static inline void finish(shoal_process *p)
 {
-    finish_as(p, SHOAL_RETURNED, 0);
+    finish_as(p, SHOAL_PROCESS_RETURNED, 0);
 }
 
 static inline int64_t clock_ns(void)

@@ -35,7 +35,7 @@ static inline counts finish_counted(shoal_process *p)
 {
     shoal_status status;
     ck_assert_ok(shoal_process_join(p, LIMIT, &status));
-    ck_assert_msg(status.end == SHOAL_RETURNED, "%s", status.text);
+    ck_assert_msg(status.end == SHOAL_PROCESS_RETURNED, "%s", status.text);
     const shoal_value *r = shoal_process_result(p);
     counts c = {.fds = (int)sh_int_of(shoal_value_at(r, 0)), .mappings = (int)sh_int_of(shoal_value_at(r, 1))};
     finish(p);

@@ -235,7 +235,7 @@ START_TEST(a_stopped_receiver_keeps_its_messages_without_a_lease)
     kill(shoal_process_pid(p), SIGKILL);
     shoal_delivery a = get(q, 0, 2, LIMIT);
     ck_assert_ok(shoal_delivery_done(&a));
-    finish_as(p, SHOAL_KILLED, SIGKILL);
+    finish_as(p, SHOAL_PROCESS_KILLED, SIGKILL);
     shoal_release(q);
     shoal_release(told);
 }
@@ -513,7 +513,7 @@ START_TEST(every_waiter_sees_every_table)
         shoal_value_destroy(v);
         ck_assert_ok(shoal_delivery_done(&d));
         kill(shoal_process_pid(p), SIGKILL);
-        finish_as(p, SHOAL_KILLED, SIGKILL);
+        finish_as(p, SHOAL_PROCESS_KILLED, SIGKILL);
         shoal_release(q);
         shoal_release(told);
     }

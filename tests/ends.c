@@ -83,7 +83,7 @@ START_TEST(exit_in_a_handler_leaves_nothing_half_done)
         while (sh_now() < until) {
         }
         ck_assert_ok(shoal_process_terminate(p));
-        finish_as(p, SHOAL_EXITED, 0);
+        finish_as(p, SHOAL_PROCESS_EXITED, 0);
         sh_assert_audit("after an exit in a handler");
         shoal_release(q);
         ck_assert_ok(shoal_world_info_get(&info));
@@ -275,7 +275,7 @@ START_TEST(calls_after_the_end_are_refused_and_touch_nothing)
         }
         shoal_release(mine[i]);
     }
-    finish_as(p, SHOAL_EXITED, 0);
+    finish_as(p, SHOAL_PROCESS_EXITED, 0);
     ck_assert_msg(common->failure[0] == 0, "%s", common->failure);
     ck_assert_uint_eq(shoal_semaphore_value(semaphore), 1);
     ck_assert_ok(shoal_lock_lock(lock, SHOAL_NOW)); /* nobody held it */
@@ -336,7 +336,7 @@ START_TEST(a_target_may_return_while_a_thread_writes)
         if (i % 2 == 0) {
             finish(p);
         } else {
-            finish_as(p, SHOAL_FAILED, EXIT_FAILURE);
+            finish_as(p, SHOAL_PROCESS_FAILED, EXIT_FAILURE);
         }
         shoal_release(b);
     }
@@ -438,7 +438,8 @@ static shoal_err end_this_way(int rank, const shoal_value *args)
 START_TEST(what_others_are_told_of_each_end)
 {
     for (int method = SHOAL_START_SPAWN; method <= SHOAL_START_FORKSERVER; method++) {
-        static const shoal_end ends[WAYS] = {[RETURN] = SHOAL_RETURNED, [FAIL] = SHOAL_FAILED, [KILL] = SHOAL_KILLED};
+        static const shoal_end ends[WAYS] = {
+            [RETURN] = SHOAL_PROCESS_RETURNED, [FAIL] = SHOAL_PROCESS_FAILED, [KILL] = SHOAL_PROCESS_KILLED};
         bool is_death = _i == UNDERSCORE_EXIT || _i == KILL;
         shoal_lock *lock;
         shoal_barrier *barrier;
@@ -454,7 +455,7 @@ START_TEST(what_others_are_told_of_each_end)
         ck_assert_ok(shoal_lock_lock(lock, LIMIT));
         ck_assert(shoal_lock_owner_died(lock));
         ck_assert_ok(shoal_lock_unlock(lock));
-        finish_as(p, _i == RETURN || _i == FAIL || _i == KILL ? ends[_i] : SHOAL_EXITED,
+        finish_as(p, _i == RETURN || _i == FAIL || _i == KILL ? ends[_i] : SHOAL_PROCESS_EXITED,
                   _i == FAIL   ? EXIT_FAILURE
                   : _i == KILL ? SIGKILL
                                : EXIT_SUCCESS);

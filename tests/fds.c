@@ -60,7 +60,7 @@ static int start_without_streams(int method)
     holds(shoal_process_start(look_at_streams, shoal_value_null(),
                               &(shoal_process_options){.start = (shoal_start)method}, &p) == SHOAL_OK);
     holds(are_closed());
-    holds(shoal_process_join(p, LIMIT, &status) == SHOAL_OK && status.end == SHOAL_RETURNED);
+    holds(shoal_process_join(p, LIMIT, &status) == SHOAL_OK && status.end == SHOAL_PROCESS_RETURNED);
     shoal_process_destroy(p);
     shoal_release(block);
     shoal_fork_server_stop();
@@ -155,7 +155,7 @@ static int close_world(int method)
     holds(shoal_process_start(stay, shoal_value_null(), &options, &second) == SHOAL_EOS);
     holds(shoal_world_sweep(&recovered) == SHOAL_OK && recovered == 0); /* the child is alive */
     shoal_event_set(go);
-    holds(shoal_process_join(p, LIMIT, &status) == SHOAL_OK && status.end == SHOAL_RETURNED);
+    holds(shoal_process_join(p, LIMIT, &status) == SHOAL_OK && status.end == SHOAL_PROCESS_RETURNED);
     shoal_process_destroy(p);
     shoal_fork_server_stop();
     shoal_world_leave();

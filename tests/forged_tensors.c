@@ -296,7 +296,7 @@ START_TEST(b62_random_damage_to_sparse_descriptions)
     int refused = 0, n = SH_REPEAT(20000);
     for (int i = 0; i < n; i++) {
         shoal_tensor *eye = shoal_scoped(shoal_eye(SHOAL_F32, 5));
-        shoal_sparse *s = shoal_sparse_from_dense(eye, i % 2 == 0 ? SHOAL_COO : SHOAL_CSR);
+        shoal_sparse *s = shoal_sparse_from_dense(eye, i % 2 == 0 ? SHOAL_LAYOUT_COO : SHOAL_LAYOUT_CSR);
         shoal_value *v = shoal_value_sparse(s), *copy = shoal_value_copy(v);
         shoal_block *right = ((shoal_value *)copy)->as.object; /* the copy keeps it while it is damaged */
         sh_record r;
@@ -317,11 +317,11 @@ START_TEST(b62_indices_that_lie)
 {
     static const int64_t bad[] = {-1, -5, 5, 6, 1000, INT64_MAX, INT64_MIN, INT64_C(1) << 40};
     for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
-        for (int layout = SHOAL_COO; layout <= SHOAL_CSR; layout++) {
+        for (int layout = SHOAL_LAYOUT_COO; layout <= SHOAL_LAYOUT_CSR; layout++) {
             shoal_tensor *eye = shoal_eye(SHOAL_F32, 5);
             shoal_sparse *s = shoal_sparse_from_dense(eye, (shoal_layout)layout);
             int64_t *indices = shoal_tensor_data(shoal_sparse_indices(s));
-            int64_t *starts = layout == SHOAL_CSR ? shoal_tensor_data(shoal_sparse_starts(s)) : NULL;
+            int64_t *starts = layout == SHOAL_LAYOUT_CSR ? shoal_tensor_data(shoal_sparse_starts(s)) : NULL;
             for (int64_t k = 0; k < shoal_tensor_count(shoal_sparse_indices(s)); k++) {
                 int64_t right = indices[k];
                 indices[k] = bad[i];

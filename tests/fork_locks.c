@@ -115,7 +115,7 @@ static shoal_err log_a_line(void)
 static shoal_err count_cards(void)
 {
     int count;
-    (void)!shoal_card_count(&count); /* there may be none; and with one, a child of fork cannot use it */
+    (void)!shoal_cuda_count(&count); /* there may be none; and with one, a child of fork cannot use it */
     return SHOAL_OK;
 }
 

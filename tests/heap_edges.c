@@ -157,7 +157,7 @@ static void take_what_is_left(int rank)
         shoal_release(blocks[--n]);
     }
     shoal_queue_close(ended);
-    finish_as(p, rank == 1 ? SHOAL_KILLED : SHOAL_RETURNED, SIGKILL);
+    finish_as(p, rank == 1 ? SHOAL_PROCESS_KILLED : SHOAL_PROCESS_RETURNED, SIGKILL);
     shoal_release(told);
     shoal_release(ended);
 }

@@ -104,7 +104,7 @@ static shoal_err step(holdings *k, shoal_queue *q, uint64_t rank)
         must(err == SHOAL_OK || err == SHOAL_ETIMEDOUT);
         if (err == SHOAL_OK) {
             must_ok(drop(k, i));
-            const shoal_value *object = shoal_value_type(v) == SHOAL_LIST ? shoal_value_at(v, 1) : v;
+            const shoal_value *object = shoal_value_type(v) == SHOAL_TYPE_LIST ? shoal_value_at(v, 1) : v;
             k->held[i] = shoal_retain(shoal_value_as_block(object));
             must(k->held[i] != NULL && is_filled(k->held[i]));
             shoal_value_destroy(v);
@@ -137,7 +137,7 @@ static void drain(shoal_queue *q)
 {
     shoal_value *v = NULL;
     while (shoal_queue_get(q, SHOAL_NOW, &v) == SHOAL_OK) {
-        const shoal_value *object = shoal_value_type(v) == SHOAL_LIST ? shoal_value_at(v, 1) : v;
+        const shoal_value *object = shoal_value_type(v) == SHOAL_TYPE_LIST ? shoal_value_at(v, 1) : v;
         hot(is_filled(shoal_value_as_block(object)));
         shoal_value_destroy(v);
     }
@@ -157,7 +157,7 @@ START_TEST(b14_processes_share_a_heap_that_is_too_small)
     for (int i = 0; i < N; i++) {
         shoal_status status;
         ck_assert_ok(shoal_process_join(p[i], LIMIT, &status));
-        ck_assert_msg(status.end == SHOAL_RETURNED, "seed %u: %s", SEED, status.text);
+        ck_assert_msg(status.end == SHOAL_PROCESS_RETURNED, "seed %u: %s", SEED, status.text);
         refused += sh_int_of(shoal_process_result(p[i]));
         finish(p[i]);
     }
@@ -188,7 +188,7 @@ START_TEST(b27_processes_at_one_heap_die_at_any_moment)
         shoal_value_destroy(v);
         nanosleep(&(struct timespec){.tv_nsec = (long)sh_splitmix_below(&random, 3000000)}, NULL);
         ck_assert_ok(shoal_process_kill(p[k]));
-        finish_as(p[k], SHOAL_KILLED, SIGKILL);
+        finish_as(p[k], SHOAL_PROCESS_KILLED, SIGKILL);
         p[k] = i + N < KILLS ? start(_i, i, work, shoal_map("queue", q, "steps", INT64_MAX)) : NULL;
     }
     ck_assert_ok(shoal_world_sweep(NULL));

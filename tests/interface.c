@@ -207,7 +207,7 @@ START_TEST(what_a_map_takes_comes_out_by_key)
     ck_assert_ok(shoal_barrier_create(2, &barrier));
     shoal_tensor *x = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(3, 2)), *y = shoal_zeros(SHOAL_I64, SHOAL_SHAPE(3));
     shoal_module *module = shoal_linear_create(2, 2, true);
-    shoal_sparse *sparse = shoal_sparse_from_dense(x, SHOAL_COO);
+    shoal_sparse *sparse = shoal_sparse_from_dense(x, SHOAL_LAYOUT_COO);
     shoal_dataset *set = shoal_tensor_dataset(x, y);
     shoal_value *args = shoal_map("bool", shoal_value_bool(true), "int", -3, "uint", UINT64_MAX, "float", 0.5, "string",
                                   "text", "bytes", shoal_value_bytes("by", 2), "block", block, "queue", queue, "pipe",
@@ -427,7 +427,7 @@ START_TEST(accessors_leave_the_last_error)
     ck_assert(shoal_queue_size(NULL) == 0 && shoal_semaphore_value(NULL) == 0 && !shoal_event_is_set(NULL));
     ck_assert(shoal_process_pid(NULL) == 0 && shoal_process_sentinel(NULL) == -1 && shoal_process_result(NULL) == NULL);
     ck_assert(shoal_pool_losses(NULL) == 0 && !shoal_future_ready(NULL) && shoal_value_count(NULL) == 0);
-    ck_assert(shoal_value_type(NULL) == SHOAL_NULL && shoal_value_as_queue(shoal_value_find(NULL, "x")) == NULL);
+    ck_assert(shoal_value_type(NULL) == SHOAL_TYPE_NULL && shoal_value_as_queue(shoal_value_find(NULL, "x")) == NULL);
     ck_assert(shoal_add(NULL, NULL) == NULL && shoal_list_add(shoal_list_add(NULL, NULL), NULL) == NULL);
     ck_assert_err(shoal_last_error(), SHOAL_ELIMIT);
     ck_assert_str_eq(shoal_last_error_text(), "the first");

@@ -202,7 +202,7 @@ START_TEST(a_target_may_leave)
     shoal_status status;
     shoal_process *p = start(starts[_i], 0, leave_and_return, NULL);
     ck_assert_ok(shoal_process_join(p, LIMIT, &status));
-    ck_assert_msg(status.end == SHOAL_EXITED && status.code == 0, "%s", status.text);
+    ck_assert_msg(status.end == SHOAL_PROCESS_EXITED && status.code == 0, "%s", status.text);
     shoal_process_destroy(p);
 }
 END_TEST

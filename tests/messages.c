@@ -79,7 +79,7 @@ START_TEST(foreign_values)
     shoal_value *value, *copy;
     ck_assert_ok(shoal_queue_get(queue, LIMIT, &value));
     const shoal_value *one = shoal_value_at(value, 0);
-    ck_assert_int_eq(shoal_value_type(one), SHOAL_FOREIGN);
+    ck_assert_int_eq(shoal_value_type(one), SHOAL_TYPE_FOREIGN);
     const void *bytes = shoal_value_as_foreign(one, &tag, &size);
     ck_assert_uint_eq(tag, 0xdecafbad);
     ck_assert_uint_eq(size, 7);

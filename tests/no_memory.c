@@ -97,7 +97,7 @@ static void check_all(getter get, void *from, const shoal_block *block, const sh
         shoal_value *v = NULL;
         ck_assert_int_ge(get_at_last(get, from, &v), least[i]);
         if (i == 3) {
-            ck_assert_uint_eq(shoal_value_type(v), SHOAL_BYTES);
+            ck_assert_uint_eq(shoal_value_type(v), SHOAL_TYPE_BYTES);
         } else if (i == 4) {
             ck_assert_ptr_eq(shoal_value_as_block(v), block);
         } else if (i == 5) {
@@ -321,7 +321,7 @@ START_TEST(a_notice_passed_on_without_memory_leaves_the_lock_free)
     ck_assert_ok(shoal_process_signal(stopped, SIGSTOP));
     ck_assert_ok(shoal_condition_notify(c, 1));
     ck_assert_ok(shoal_process_kill(killed));
-    finish_as(killed, SHOAL_KILLED, SIGKILL);
+    finish_as(killed, SHOAL_PROCESS_KILLED, SIGKILL);
     ck_assert_int_eq(pthread_create(&thread, NULL, see_the_lock_free, c), 0);
     ck_assert_ok(shoal_condition_wait(c, LIMIT));
     ck_assert_ok(shoal_condition_unlock(c));

@@ -192,9 +192,9 @@ START_TEST(recv_ends_when_the_holders_of_the_other_end_are_gone)
             ck_assert_ok(shoal_pipe_poll(a, SHOAL_NOW));
             ck_assert_err(shoal_pipe_send_bytes(a, "x", 1, LIMIT), SHOAL_ECLOSED);
             finish_as(p,
-                      how == LEAVE_RETURN ? SHOAL_RETURNED
-                      : how == LEAVE_EXIT ? SHOAL_EXITED
-                                          : SHOAL_KILLED,
+                      how == LEAVE_RETURN ? SHOAL_PROCESS_RETURNED
+                      : how == LEAVE_EXIT ? SHOAL_PROCESS_EXITED
+                                          : SHOAL_PROCESS_KILLED,
                       how == LEAVE_EXIT ? 3 : SIGKILL);
             shoal_release(a);
         }
@@ -232,10 +232,10 @@ START_TEST(a_parked_receiver_wakes_when_the_last_of_several_holders_goes)
         ck_assert_ok(shoal_queue_put(hold, shoal_map("b", b), LIMIT));
         shoal_release(b);
         ck_assert_ok(shoal_process_kill(holders[0]));
-        finish_as(holders[0], SHOAL_KILLED, SIGKILL);
+        finish_as(holders[0], SHOAL_PROCESS_KILLED, SIGKILL);
         ck_assert_err(shoal_process_join(waiter, SOON, NULL), SHOAL_ETIMEDOUT);
         ck_assert_ok(shoal_process_signal(holders[1], SIGUSR1)); /* in forked children libcheck catches SIGTERM */
-        finish_as(holders[1], SHOAL_KILLED, SIGUSR1);
+        finish_as(holders[1], SHOAL_PROCESS_KILLED, SIGUSR1);
         ck_assert_err(shoal_process_join(waiter, SOON, NULL), SHOAL_ETIMEDOUT); /* the queue still holds the end */
         shoal_release(hold);
         finish(waiter);
@@ -386,7 +386,7 @@ static shoal_err answer_ends(int rank, const shoal_value *args)
     shoal_value *v = NULL;
     shoal_err err;
     while ((err = shoal_queue_get(in, LIMIT, &v)) == SHOAL_OK) {
-        const shoal_value *end = shoal_value_type(v) == SHOAL_MAP ? shoal_value_find(v, "end") : v;
+        const shoal_value *end = shoal_value_type(v) == SHOAL_TYPE_MAP ? shoal_value_find(v, "end") : v;
         must(shoal_value_object_kind(end) == SHOAL_KIND_PIPE);
         must_ok(shoal_pipe_send(shoal_value_as_pipe(end), shoal_value_int(rank), LIMIT));
         shoal_value_destroy(v); /* this was the last holder, so the end closes */

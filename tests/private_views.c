@@ -249,7 +249,7 @@ START_TEST(ending_gives_the_memory_back)
         shoal_release(blocks[i]);
     }
     shoal_event_set(go);
-    finish_as(p, _i == 0 ? SHOAL_RETURNED : SHOAL_EXITED, 0);
+    finish_as(p, _i == 0 ? SHOAL_PROCESS_RETURNED : SHOAL_PROCESS_EXITED, 0);
     end();
     ck_assert_ok(shoal_world_trim());
     ck_assert_ok(shoal_world_info_get(&info));

@@ -46,7 +46,7 @@ static void play_start(shoal_start method)
     shoal_process_options options = {.start = method, .rank = 2};
     play(shoal_process_start(answer, shoal_value_null(), &options, &p) == SHOAL_OK);
     play(shoal_process_join(p, LIMIT, &status) == SHOAL_OK);
-    play(status.end == SHOAL_RETURNED || (fprintf(stderr, "%s\n", status.text), false));
+    play(status.end == SHOAL_PROCESS_RETURNED || (fprintf(stderr, "%s\n", status.text), false));
     play(sh_int_of(shoal_process_result(p)) == 42);
     shoal_process_destroy(p);
 }
@@ -76,7 +76,7 @@ static void play_dropped(void)
     play(setgid(STRANGER) == 0 && setuid(STRANGER) == 0);
     play(shoal_process_start(answer, shoal_value_null(), &options, &p) == SHOAL_OK);
     play(shoal_process_join(p, LIMIT, &status) == SHOAL_OK);
-    play(status.end == SHOAL_EXITED && strstr(status.text, "privileges"));
+    play(status.end == SHOAL_PROCESS_EXITED && strstr(status.text, "privileges"));
     shoal_process_destroy(p);
 }
 

@@ -289,7 +289,7 @@ START_TEST(an_end_closes_when_its_holder_is_killed)
     ck_assert(readable(fd, SOON_MS)); /* only the watcher checks */
     shoal_value *v;
     ck_assert_err(shoal_pipe_recv(here, SHOAL_NOW, &v), SHOAL_ECLOSED);
-    finish_as(p, SHOAL_KILLED, SIGKILL);
+    finish_as(p, SHOAL_PROCESS_KILLED, SIGKILL);
     shoal_release(here);
     shoal_release(told);
 }

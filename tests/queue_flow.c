@@ -97,7 +97,7 @@ START_TEST(b16_a_block_sent_on_outlives_the_others)
             bool killed = round % 2 == 1;
             shoal_process *p =
                 start(_i, i, b16_link, shoal_map("in", q[i > 0 ? i - 1 : 0], "out", q[i], "killed", (int)killed));
-            finish_as(p, killed ? SHOAL_KILLED : SHOAL_RETURNED, SIGKILL);
+            finish_as(p, killed ? SHOAL_PROCESS_KILLED : SHOAL_PROCESS_RETURNED, SIGKILL);
             ck_assert_ok(shoal_world_sweep(NULL));
             sh_assert_audit("after a link of the chain has ended");
         }
@@ -261,7 +261,7 @@ START_TEST(b20_small_bounds_hold_a_crowd)
         for (int i = 0; i < 2 * PUTTERS; i++) {
             shoal_status status;
             ck_assert_ok(shoal_process_join(p[i], LIMIT, &status));
-            ck_assert_msg(status.end == SHOAL_RETURNED, "bound %d: %s", (int)bounds[b], status.text);
+            ck_assert_msg(status.end == SHOAL_PROCESS_RETURNED, "bound %d: %s", (int)bounds[b], status.text);
             sum += sh_int_of(shoal_process_result(p[i]));
             finish(p[i]);
         }

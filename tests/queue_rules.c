@@ -10,7 +10,7 @@ static void ck_get_int(shoal_queue *q, int64_t wanted)
 {
     shoal_value *v = NULL;
     hot_ok(shoal_queue_get(q, LIMIT, &v));
-    hot(shoal_value_type(v) == SHOAL_INT && sh_int_of(v) == wanted);
+    hot(shoal_value_type(v) == SHOAL_TYPE_INT && sh_int_of(v) == wanted);
     shoal_value_destroy(v);
 }
 

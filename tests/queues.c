@@ -91,9 +91,9 @@ START_TEST(b15_sender_is_gone_before_the_message_is_got)
                 b15_receive(q, SEED + round);
             }
             finish_as(p,
-                      how == LEAVE_RETURN ? SHOAL_RETURNED
-                      : how == LEAVE_EXIT ? SHOAL_EXITED
-                                          : SHOAL_KILLED,
+                      how == LEAVE_RETURN ? SHOAL_PROCESS_RETURNED
+                      : how == LEAVE_EXIT ? SHOAL_PROCESS_EXITED
+                                          : SHOAL_PROCESS_KILLED,
                       how == LEAVE_EXIT ? 7 : SIGKILL);
             if (!at_once) {
                 ck_assert_ok(shoal_world_sweep(NULL));
@@ -179,11 +179,11 @@ static bool b20_identify(const shoal_value *v, uint64_t *out_word)
 {
     size_t size = 0;
     const char *bytes;
-    if (shoal_value_type(v) == SHOAL_INT || shoal_value_type(v) == SHOAL_LIST) {
-        *out_word = (uint64_t)sh_int_of(shoal_value_type(v) == SHOAL_INT ? v : shoal_value_at(v, 0));
-        return shoal_value_type(v) == SHOAL_INT || sh_int_of(shoal_value_at(v, 2)) == (uint32_t)*out_word;
+    if (shoal_value_type(v) == SHOAL_TYPE_INT || shoal_value_type(v) == SHOAL_TYPE_LIST) {
+        *out_word = (uint64_t)sh_int_of(shoal_value_type(v) == SHOAL_TYPE_INT ? v : shoal_value_at(v, 0));
+        return shoal_value_type(v) == SHOAL_TYPE_INT || sh_int_of(shoal_value_at(v, 2)) == (uint32_t)*out_word;
     }
-    if (shoal_value_type(v) == SHOAL_OBJECT) {
+    if (shoal_value_type(v) == SHOAL_TYPE_OBJECT) {
         bytes = shoal_block_data(shoal_value_as_block(v));
         size = shoal_block_size(shoal_value_as_block(v));
     } else {
@@ -214,7 +214,7 @@ static shoal_err b20_consumer(int rank, const shoal_value *args)
         size_t size = 1;
         uint64_t word = 0;
         sh_add_relaxed(&t->taken, 1);
-        if (shoal_value_type(v) == SHOAL_BYTES && (shoal_value_as_bytes(v, &size), size == 0)) {
+        if (shoal_value_type(v) == SHOAL_TYPE_BYTES && (shoal_value_as_bytes(v, &size), size == 0)) {
             sh_add_relaxed(&t->empty_got, 1);
             shoal_value_destroy(v);
             continue;

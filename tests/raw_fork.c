@@ -501,7 +501,7 @@ START_TEST(only_a_party_breaks_a_barrier)
         shoal_process *p =
             start(SHOAL_START_FORK, (int)r, die_as,
                   r == IS_GIVEN ? shoal_map("in", in, "barrier", inherited_barrier) : shoal_map("in", in));
-        finish_as(p, SHOAL_KILLED, SIGKILL);
+        finish_as(p, SHOAL_PROCESS_KILLED, SIGKILL);
         ck_assert_msg(shoal_barrier_is_broken(inherited_barrier) == (r != INHERITS), "role %d", (int)r);
         shoal_release(inherited_barrier);
         shoal_release(in);

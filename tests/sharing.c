@@ -15,7 +15,7 @@
 static shoal_err answer_views(const shoal_value *asked, shoal_value **out)
 {
     static shoal_tensor *whole, *view;
-    if (shoal_value_type(asked) == SHOAL_NULL) {
+    if (shoal_value_type(asked) == SHOAL_TYPE_NULL) {
         *out = shoal_list(AT(whole, 0, 2), AT(view, 0), AT(whole, 4, 2), AT(view, 4));
         shoal_tensor_release(whole);
         shoal_tensor_release(view);
@@ -326,7 +326,7 @@ START_TEST(b5_a_tensor_among_the_arguments_is_the_same_memory)
         }
         shoal_process *p = talk_start(_i, n, add_three, shoal_map("t", t));
         ck_assert_ok(shoal_process_join(p, LIMIT, &status));
-        ck_assert_msg(status.end == SHOAL_RETURNED, "%s", status.text);
+        ck_assert_msg(status.end == SHOAL_PROCESS_RETURNED, "%s", status.text);
         hot(is_counted(t, n + 3));
         const shoal_value *result = shoal_process_result(p);
         shoal_tensor *same = shoal_value_as_tensor(shoal_value_find(result, "same"));
@@ -366,7 +366,7 @@ START_TEST(a_forked_child_shares_the_shared_and_copies_the_private)
         ck_assert_ok(shoal_tensor_share(inherited_shared));
         shoal_process *p = talk_start(SHOAL_START_FORK, n, change_inherited, NULL);
         ck_assert_ok(shoal_process_join(p, LIMIT, &status));
-        ck_assert_msg(status.end == SHOAL_RETURNED, "%s", status.text);
+        ck_assert_msg(status.end == SHOAL_PROCESS_RETURNED, "%s", status.text);
         hot(is_counted(inherited_shared, n + 5) && is_counted(inherited_private, n));
         hot(!shoal_tensor_is_shared(inherited_private));
         hot(is_counted(shoal_value_as_tensor(shoal_process_result(p)), n + 7));
@@ -385,7 +385,7 @@ typedef enum way_out { BY_RETURN, BY_EXIT, BY_KILL, WAYS_OUT } way_out;
 static shoal_err put_and_go(int rank, const shoal_value *args)
 {
     shoal_tensor *t = counted(300, 100, rank), *eye = shoal_eye(SHOAL_F32, 20);
-    shoal_sparse *s = shoal_sparse_from_dense(eye, SHOAL_CSR);
+    shoal_sparse *s = shoal_sparse_from_dense(eye, SHOAL_LAYOUT_CSR);
     shoal_queue *out = ARG(queue, "out");
     must_ok(shoal_queue_put_tensor(out, t, LIMIT));
     must_ok(shoal_queue_put(out, shoal_map("sparse", s, "row", shoal_select(t, 0, 17)), LIMIT));
@@ -403,7 +403,8 @@ static shoal_err put_and_go(int rank, const shoal_value *args)
 
 START_TEST(b15_what_was_put_outlives_its_sender)
 {
-    static const shoal_end ends[] = {[BY_RETURN] = SHOAL_RETURNED, [BY_EXIT] = SHOAL_EXITED, [BY_KILL] = SHOAL_KILLED};
+    static const shoal_end ends[] = {
+        [BY_RETURN] = SHOAL_PROCESS_RETURNED, [BY_EXIT] = SHOAL_PROCESS_EXITED, [BY_KILL] = SHOAL_PROCESS_KILLED};
     static const int codes[] = {[BY_EXIT] = 5, [BY_KILL] = SIGKILL};
     shoal_queue *q;
     ck_assert_ok(shoal_queue_create(0, &q));
@@ -450,7 +451,7 @@ static shoal_err send_on(int rank, const shoal_value *args)
     shoal_tensor *t;
     must_ok(shoal_queue_get_tensor(ARG(queue, "first"), LIMIT, &t));
     must(is_counted(t, rank) && shoal_add_scalar_(t, 1) != NULL);
-    must_ok(talk_is_card() ? shoal_card_wait() : SHOAL_OK); /* a killed process loses the work that is not done */
+    must_ok(talk_is_card() ? shoal_cuda_wait() : SHOAL_OK); /* a killed process loses the work that is not done */
     if (rank % 4 == 0) {
         must_ok(shoal_queue_give_tensor(ARG(queue, "second"), shoal_tensor_retain(t), LIMIT));
     } else {
@@ -474,7 +475,7 @@ START_TEST(b16_sent_on_it_outlives_maker_and_messenger)
         shoal_process *maker = talk_start(_i, n, make_one, shoal_map("first", first));
         shoal_process *messenger = talk_start(_i, n, send_on, shoal_map("first", first, "second", second));
         finish(maker);
-        finish_as(messenger, n % 3 == 0 ? SHOAL_KILLED : SHOAL_RETURNED, n % 3 == 0 ? SIGKILL : 0);
+        finish_as(messenger, n % 3 == 0 ? SHOAL_PROCESS_KILLED : SHOAL_PROCESS_RETURNED, n % 3 == 0 ? SIGKILL : 0);
         ck_assert_ok(shoal_world_sweep(NULL));
         hot_ok(shoal_queue_get_tensor(second, LIMIT, &t));
         shoal_tensor *other = counted(ROWS, COLUMNS, -900);

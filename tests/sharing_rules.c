@@ -27,7 +27,7 @@ static shoal_err answer_grad(const shoal_value *asked, shoal_value **out)
     if (grad != NULL) {
         must(shoal_tensor_is_shared(grad) && shoal_mul_scalar_(grad, 2) == grad);
     } else if (shoal_tensor_requires_grad(w)) {
-        must_ok(shoal_backward(shoal_sum(shoal_square(w), SHOAL_ALL, false)));
+        must_ok(shoal_backward(shoal_sum(shoal_square(w), SHOAL_ALL_DIMS, false)));
         grad = shoal_tensor_grad(w);
         must(grad != NULL && !shoal_tensor_is_shared(grad) && AT(grad, 1, 1) == 2 * AT(w, 1, 1));
     }
@@ -49,7 +49,7 @@ START_TEST(b6_requires_grad_is_kept_and_an_absent_grad_stays_absent)
         shoal_tensor *w = parameter(n), *plain = counted(3, 4, n);
         for (int again = 0; again < 3; again++) {
             shoal_value *v = talk_ask(&t, shoal_map("w", w));
-            hot(needs_there(v) && shoal_value_type(shoal_value_find(v, "grad")) == SHOAL_NULL);
+            hot(needs_there(v) && shoal_value_type(shoal_value_find(v, "grad")) == SHOAL_TYPE_NULL);
             hot(shoal_tensor_grad(w) == NULL &&
                 is_counted(w, n)); /* the grad that the child made stays with the child */
             shoal_value_destroy(v);
@@ -57,7 +57,7 @@ START_TEST(b6_requires_grad_is_kept_and_an_absent_grad_stays_absent)
             hot(!needs_there(v) && shoal_tensor_grad(plain) == NULL);
             shoal_value_destroy(v);
         }
-        hot_ok(shoal_backward(shoal_sum(w, SHOAL_ALL, false))); /* and this one stays here */
+        hot_ok(shoal_backward(shoal_sum(w, SHOAL_ALL_DIMS, false))); /* and this one stays here */
         hot(!shoal_tensor_is_shared(shoal_tensor_grad(w)) && AT(shoal_tensor_grad(w), 2, 3) == 1);
         shoal_scope_release(0);
         shoal_tensor_release(w);
@@ -73,7 +73,7 @@ START_TEST(b6_a_grad_is_shared_both_ways)
     talk_begin(&t, _i, grad_target);
     for (int n = 0; n < ROUNDS; n++) {
         shoal_tensor *w = parameter(n);
-        hot_ok(shoal_backward(shoal_sum(w, SHOAL_ALL, false)));
+        hot_ok(shoal_backward(shoal_sum(w, SHOAL_ALL_DIMS, false)));
         shoal_tensor *grad = shoal_tensor_grad(w);
         if (n % 2 == 0) {
             hot_ok(shoal_tensor_share(w));
@@ -84,7 +84,7 @@ START_TEST(b6_a_grad_is_shared_both_ways)
         hot(needs_there(v) && shoal_tensor_grad(w) == grad && same_memory(theirs, grad));
         hot(AT(grad, 0, 0) == 2 && AT(grad, 2, 3) == 2); /* the child doubled it */
         shoal_value_destroy(v);
-        hot_ok(shoal_backward(shoal_sum(w, SHOAL_ALL, false))); /* writes to the same memory */
+        hot_ok(shoal_backward(shoal_sum(w, SHOAL_ALL_DIMS, false))); /* writes to the same memory */
         v = talk_ask(&t, shoal_map("w", w));
         theirs =
             shoal_value_as_tensor(shoal_value_find(v, "grad")); /* what is done here now comes after the child's work */
@@ -116,11 +116,11 @@ START_TEST(b6_the_description_of_a_grad_is_never_stale)
         }
         hot_ok(shoal_tensor_set_grad(w, NULL));
         v = talk_ask(&t, shoal_map("w", w));
-        hot(needs_there(v) && shoal_value_type(shoal_value_find(v, "grad")) == SHOAL_NULL);
+        hot(needs_there(v) && shoal_value_type(shoal_value_find(v, "grad")) == SHOAL_TYPE_NULL);
         shoal_value_destroy(v);
         hot_ok(shoal_tensor_set_requires_grad(w, false));
         v = talk_ask(&t, shoal_map("w", w));
-        hot(!needs_there(v) && shoal_value_type(shoal_value_find(v, "grad")) == SHOAL_NULL);
+        hot(!needs_there(v) && shoal_value_type(shoal_value_find(v, "grad")) == SHOAL_TYPE_NULL);
         shoal_value_destroy(v);
         shoal_scope_release(0);
         shoal_tensor_release(grads);
@@ -188,7 +188,7 @@ START_TEST(b7_a_result_that_needs_a_gradient_is_refused_and_nothing_is_put)
         hot_ok(shoal_queue_get_tensor(q, SHOAL_NOW, &back));
         hot(shoal_tensor_requires_grad(back) && shoal_tensor_grad(back) == NULL);
         shoal_tensor_release(back);
-        hot_ok(shoal_backward(shoal_sum(y, SHOAL_ALL, false)));
+        hot_ok(shoal_backward(shoal_sum(y, SHOAL_ALL_DIMS, false)));
         hot(AT(shoal_tensor_grad(w), 0, 0) == 2);
         hot_ok(shoal_tensor_set_grad(w, NULL));
         talk_tell(&t, shoal_map("w", w, "q", q));
@@ -337,7 +337,7 @@ static shoal_err answer_sparse(const shoal_value *asked, shoal_value **out)
     shoal_tensor *dense = shoal_sparse_to_dense(s), *values = shoal_sparse_values(s);
     must(dense != NULL && shoal_tensor_is_shared(values) && shoal_tensor_is_shared(shoal_sparse_indices(s)));
     must(shoal_tensor_equal(dense, ASKED(tensor, "dense")));
-    must((shoal_sparse_starts(s) != NULL) == (shoal_sparse_layout(s) == SHOAL_CSR));
+    must((shoal_sparse_starts(s) != NULL) == (shoal_sparse_layout(s) == SHOAL_LAYOUT_CSR));
     must(shoal_sparse_is_coalesced(s) == sh_bool_of(shoal_value_find(asked, "coalesced")));
     must(shoal_tensor_count(values) == 0 || shoal_mul_scalar_(values, 2) == values);
     shoal_tensor_release(dense);
@@ -363,7 +363,7 @@ static void send_sparse(talk *t, shoal_sparse *s)
     }
     hot(shoal_tensor_is_shared(values) && shoal_tensor_is_shared(indices));
     hot(same_memory(shoal_sparse_values(back), values) && same_memory(shoal_sparse_indices(back), indices));
-    if (shoal_sparse_layout(s) == SHOAL_CSR) {
+    if (shoal_sparse_layout(s) == SHOAL_LAYOUT_CSR) {
         hot(same_memory(shoal_sparse_starts(back), shoal_sparse_starts(s)));
     }
     shoal_tensor *now = shoal_sparse_to_dense(s); /* doubled in this process too */
@@ -392,10 +392,10 @@ START_TEST(b9_sparse_tensors_arrive_equal_and_their_parts_are_shared)
         shoal_tensor *columns = shoal_from_data(SHOAL_I64, (const int64_t[]){0, 3, 1, 2}, SHOAL_SHAPE(4));
         send_sparse(&t, shoal_sparse_csr(starts, columns, values, 3, 4));
         shoal_tensor *eye = shoal_eye(dtype, 5), *none = shoal_zeros(dtype, SHOAL_SHAPE(3, 2));
-        send_sparse(&t, shoal_sparse_from_dense(eye, SHOAL_COO));
-        send_sparse(&t, shoal_sparse_from_dense(eye, SHOAL_CSR));
-        send_sparse(&t, shoal_sparse_from_dense(none, SHOAL_COO));
-        send_sparse(&t, shoal_sparse_from_dense(none, SHOAL_CSR));
+        send_sparse(&t, shoal_sparse_from_dense(eye, SHOAL_LAYOUT_COO));
+        send_sparse(&t, shoal_sparse_from_dense(eye, SHOAL_LAYOUT_CSR));
+        send_sparse(&t, shoal_sparse_from_dense(none, SHOAL_LAYOUT_COO));
+        send_sparse(&t, shoal_sparse_from_dense(none, SHOAL_LAYOUT_CSR));
         shoal_tensor *const all[] = {indices, values, rows, starts, columns, eye, none};
         for (size_t i = 0; i < sizeof all / sizeof all[0]; i++) {
             shoal_tensor_release(all[i]);

@@ -17,7 +17,7 @@ START_TEST(a_value_makes_one_tensor_of_a_tensor)
         shoal_value *v = shoal_value_tensor(t), *list = shoal_list(t, t, shoal_select(t, 0, 1));
         shoal_tensor *a = shoal_value_as_tensor(v);
         hot(a != NULL && a == shoal_value_as_tensor(v) && same_memory(a, t));
-        hot(shoal_value_type(v) == SHOAL_OBJECT && shoal_value_object_kind(v) == SHOAL_KIND_TENSOR);
+        hot(shoal_value_type(v) == SHOAL_TYPE_OBJECT && shoal_value_object_kind(v) == SHOAL_KIND_TENSOR);
         hot(shoal_value_as_sparse(v) == NULL && shoal_last_error() == SHOAL_ETYPE);
         hot(shoal_value_as_block(v) == NULL && shoal_last_error() == SHOAL_ETYPE);
         hot(shoal_value_as_queue(v) == NULL && shoal_last_error() == SHOAL_ETYPE);
@@ -117,7 +117,7 @@ START_TEST(b16_a_value_that_was_read_can_be_sent_on)
     talk_begin(&t, _i, look_and_send_on);
     for (int n = 0; n < ROUNDS; n++) {
         shoal_tensor *a = counted(2, 3, 0), *eye = shoal_eye(SHOAL_F32, 4);
-        shoal_sparse *s = shoal_sparse_from_dense(eye, SHOAL_COO);
+        shoal_sparse *s = shoal_sparse_from_dense(eye, SHOAL_LAYOUT_COO);
         shoal_value *v = shoal_list(a, shoal_map("sparse", s), 1);
         hot(shoal_value_as_tensor(shoal_value_at(v, 0)) != NULL); /* also read before it is sent */
         shoal_value *back = talk_ask(&t, v);
@@ -312,7 +312,7 @@ START_TEST(sharing_between_forward_and_backward_changes_nothing)
     for (int n = 0; n < ROUNDS; n++) {
         shoal_tensor *w = counted(3, 4, n);
         hot_ok(shoal_tensor_set_requires_grad(w, true));
-        shoal_tensor *loss = shoal_sum(shoal_square(w), SHOAL_ALL, false);
+        shoal_tensor *loss = shoal_sum(shoal_square(w), SHOAL_ALL_DIMS, false);
         hot_ok(shoal_tensor_share(w));
         hot_ok(shoal_backward(loss));
         hot(AT(shoal_tensor_grad(w), 2, 3) == 2.0 * (n + 11));

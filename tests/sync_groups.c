@@ -103,14 +103,14 @@ START_TEST(b25_a_dead_waiter_does_not_use_up_a_notice)
             until_ended(p[i]);
         }
         if (round % 2 == 0) {
-            finish_as(p[0], SHOAL_KILLED, SIGKILL);
+            finish_as(p[0], SHOAL_PROCESS_KILLED, SIGKILL);
         }
         notify(c, 1);
         ck_assert_int_eq(get_int(woken), 2);
         notify(c, 1);
         ck_assert_int_eq(get_int(woken), 3);
         for (int i = round % 2 == 0; i < 4; i++) {
-            finish_as(p[i], i < 2 ? SHOAL_KILLED : SHOAL_RETURNED, SIGKILL);
+            finish_as(p[i], i < 2 ? SHOAL_PROCESS_KILLED : SHOAL_PROCESS_RETURNED, SIGKILL);
         }
         shoal_release(c);
         shoal_release(here);
@@ -180,7 +180,7 @@ START_TEST(b27_a_conditions_lock_is_handed_on)
         shoal_queue *here = make_queue(0);
         shoal_condition *c;
         ck_assert_ok(shoal_condition_create(&c));
-        finish_as(start(_i, 0, lock_and_die, shoal_map("condition", c)), SHOAL_KILLED, SIGKILL);
+        finish_as(start(_i, 0, lock_and_die, shoal_map("condition", c)), SHOAL_PROCESS_KILLED, SIGKILL);
         ck_assert_err(shoal_condition_lock_consistent(c, LIMIT), SHOAL_EOWNERDEAD);
         ck_assert_ok(shoal_condition_lock(c, LIMIT));
         ck_assert_err(shoal_condition_wait(c, SHOAL_MS(1)), SHOAL_ETIMEDOUT); /* the wait does not mark it */
@@ -189,7 +189,7 @@ START_TEST(b27_a_conditions_lock_is_handed_on)
         ck_assert_ok(shoal_condition_unlock(c));
         shoal_process *p = start(_i, 0, wait_beside_a_death, shoal_map("condition", c, "here", here));
         until_told(here);
-        finish_as(start(_i, 1, lock_and_die, shoal_map("condition", c)), SHOAL_KILLED, SIGKILL);
+        finish_as(start(_i, 1, lock_and_die, shoal_map("condition", c)), SHOAL_PROCESS_KILLED, SIGKILL);
         finish(p);
         shoal_release(c);
         shoal_release(here);
@@ -403,7 +403,7 @@ START_TEST(b26_a_killed_party_breaks_it_for_the_others)
             longest = took > longest ? took : longest;
         }
         ck_assert(shoal_barrier_is_broken(b));
-        finish_as(victim, SHOAL_KILLED, SIGKILL);
+        finish_as(victim, SHOAL_PROCESS_KILLED, SIGKILL);
         shoal_release(here);
         shoal_release(never);
         shoal_release(b);

@@ -297,7 +297,7 @@ static void b27_run(int method, int kind, bool killed, bool join_first, bool mar
         ck_assert_ok(shoal_process_kill(p));
     }
     if (join_first) {
-        finish_as(p, killed ? SHOAL_KILLED : SHOAL_RETURNED, SIGKILL);
+        finish_as(p, killed ? SHOAL_PROCESS_KILLED : SHOAL_PROCESS_RETURNED, SIGKILL);
     }
     for (int i = 0; i < N; i++) { /* they detect the death themselves */
         shoal_value *v = NULL;
@@ -312,7 +312,7 @@ static void b27_run(int method, int kind, bool killed, bool join_first, bool mar
     ck_assert_err(take_consistent(kind, lock, LIMIT), marks ? SHOAL_OK : SHOAL_EOWNERDEAD);
     ck_assert_ok(marks ? give(kind, lock) : SHOAL_OK);
     if (!join_first) {
-        finish_as(p, killed ? SHOAL_KILLED : SHOAL_RETURNED, SIGKILL);
+        finish_as(p, killed ? SHOAL_PROCESS_KILLED : SHOAL_PROCESS_RETURNED, SIGKILL);
     }
     if (killed) {
         ck_assert_uint_eq(sh_test_world().locks_repaired, repaired + 1);
@@ -496,7 +496,7 @@ START_TEST(b25_what_the_killed_took_of_a_semaphore_stays_taken)
     shoal_semaphore *s;
     ck_assert_ok(shoal_semaphore_create(30, 30, &s));
     for (uint32_t left = 30; left > 0; left--) {
-        finish_as(start(_i, 0, take_one_and_die, shoal_map("semaphore", s)), SHOAL_KILLED, SIGKILL);
+        finish_as(start(_i, 0, take_one_and_die, shoal_map("semaphore", s)), SHOAL_PROCESS_KILLED, SIGKILL);
         ck_assert_uint_eq(shoal_semaphore_value(s), left - 1);
     }
     ck_assert_err(shoal_semaphore_wait(s, SHOAL_NOW), SHOAL_ETIMEDOUT);

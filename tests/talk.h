@@ -64,7 +64,7 @@ static inline shoal_device talk_device(void)
 static inline shoal_tensor *talk_moved(shoal_tensor *t)
 {
     size_t mark = shoal_scope_mark();
-    shoal_tensor *moved = t != NULL ? shoal_tensor_retain(shoal_tensor_to(t, talk_device())) : NULL;
+    shoal_tensor *moved = t != NULL ? shoal_tensor_retain(shoal_to_device(t, talk_device())) : NULL;
     shoal_scope_release(mark);
     shoal_tensor_release(t);
     return moved;

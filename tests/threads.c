@@ -175,7 +175,7 @@ static void *put_or_get(void *arg)
             continue;
         }
         must_in_thread(shoal_queue_get(s->bounded, LIMIT, &v) == SHOAL_OK);
-        sum += sh_int_of(shoal_value_type(v) == SHOAL_LIST ? shoal_value_at(v, 0) : v);
+        sum += sh_int_of(shoal_value_type(v) == SHOAL_TYPE_LIST ? shoal_value_at(v, 0) : v);
         shoal_value_destroy(v);
         must_in_thread(shoal_queue_task_done(s->bounded) == SHOAL_OK);
     }

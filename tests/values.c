@@ -242,7 +242,7 @@ START_TEST(objects_in_nested_maps_are_the_same_objects_there)
         shoal_process *p = start(_i, 0, use_all, args);
         shoal_status status;
         ck_assert_ok(shoal_process_join(p, LIMIT, &status));
-        ck_assert_msg(status.end == SHOAL_RETURNED, "%s", status.text);
+        ck_assert_msg(status.end == SHOAL_PROCESS_RETURNED, "%s", status.text);
         ck_assert(shoal_value_equal(shoal_process_result(p), copy)); /* the same handles came back */
         finish(p);
         shoal_value_destroy(copy);
@@ -372,7 +372,7 @@ static shoal_err return_member(int rank, const shoal_value *args)
 
 static shoal_err give_member(const shoal_value *arg, shoal_value **out_result)
 {
-    *out_result = (shoal_value *)(uintptr_t)(shoal_value_type(arg) == SHOAL_LIST ? shoal_value_at(arg, 0) : arg);
+    *out_result = (shoal_value *)(uintptr_t)(shoal_value_type(arg) == SHOAL_TYPE_LIST ? shoal_value_at(arg, 0) : arg);
     return SHOAL_OK;
 }
 

@@ -351,7 +351,7 @@ static void kill_waiter(shoal_process *p)
         ck_assert_str_eq(r.state, "dead");
         ck_assert_str_eq(r.doing, "");
     }
-    finish_as(p, SHOAL_KILLED, SIGKILL);
+    finish_as(p, SHOAL_PROCESS_KILLED, SIGKILL);
 }
 
 START_TEST(every_wait_is_shown)
@@ -518,7 +518,7 @@ START_TEST(names_in_the_list)
             ck_assert_str_eq(r.name, "wait_for_ever");
         }
         ck_assert_ok(shoal_process_kill(p));
-        finish_as(p, SHOAL_KILLED, SIGKILL);
+        finish_as(p, SHOAL_PROCESS_KILLED, SIGKILL);
     }
     shoal_release(go);
 }

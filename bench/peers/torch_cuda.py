@@ -1,6 +1,6 @@
-"""PyTorch on one card: training steps of the MNIST networks in one and in several processes, and a tensor sent and answered.
+"""PyTorch on one GPU: training steps of the MNIST networks in one and in several processes, and a tensor sent and answered.
 
-SHOAL_DATA names the folder of the data. PyTorch at its best: the data on the card, batches taken there by index, the whole
+SHOAL_DATA names the folder of the data. PyTorch at its best: the data on the GPU, batches taken there by index, the whole
 step captured as a CUDA graph; also as most people write it (eager). Several processes share the parameters (Hogwild) and run
 under a private MPS daemon if the machine has one. f32 rows switch TF32 off; tf32 rows have it on for convolutions, which is
 PyTorch's default, and for products.

@@ -214,7 +214,7 @@ class Manual:
         for topic, sections in self.hand.items():
             for name in re.findall(r"shoal_\w+", sections["NAME"].split(" - ")[0]):
                 self.links[name] = topic
-        # No link where there is a page. man does not distinguish capitals: with a link SHOAL_SUM, shoal_sum would be two pages.
+        # No link where there is a page. man does not distinguish capitals: with a link SHOAL_REDUCTION_SUM, shoal_sum would be two pages.
         pages = {name.lower() for name in [*TOPICS, *self.pages]}
         self.links = {name: page for name, page in self.links.items() if name.lower() not in pages}
 

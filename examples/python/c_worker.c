@@ -84,7 +84,7 @@ int main(void)
     while (err == SHOAL_OK && !ended) {
         err = shoal_queue_get(there, SHOAL_FOREVER, &request);
         if (err == SHOAL_OK) {
-            ended = shoal_value_type(request) == SHOAL_NULL;
+            ended = shoal_value_type(request) == SHOAL_TYPE_NULL;
             err = ended ? SHOAL_OK : answer(request, back);
             shoal_value_destroy(request);
         }

@@ -1,4 +1,4 @@
-"""Hogwild on a CUDA card: four processes train one model, whose parameters are in card memory that they share.
+"""Hogwild on a CUDA GPU: four processes train one model, whose parameters are in GPU memory that they share.
 
 With torch.multiprocessing, the process that made the model would have to stay; here the last one that holds it is enough.
 """
@@ -24,7 +24,7 @@ def train(rank, model):
 
 def main():
     if not torch.cuda.is_available():
-        raise SystemExit("this example needs a CUDA card and a torch that can use it")
+        raise SystemExit("this example needs a CUDA GPU and a torch that can use it")
     torch.manual_seed(1)
     model = mnist.Net().cuda()
     mp.spawn(train, (model,), nprocs=PROCESSES)  # CUDA does not work across a fork

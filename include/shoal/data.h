@@ -19,8 +19,8 @@ typedef struct shoal_loader shoal_loader;
 
 /* The parts of a data set such as MNIST: for training and for testing. */
 typedef enum shoal_part {
-    SHOAL_TRAIN,
-    SHOAL_TEST,
+    SHOAL_PART_TRAIN,
+    SHOAL_PART_TEST,
 } shoal_part;
 
 /* A batch of samples. The loader owns x and y, which are valid until its next batch: retain them to use them for

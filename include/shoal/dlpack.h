@@ -8,10 +8,10 @@
  * the elements of a shared tensor are gone: a pack of one may only be deleted. Threads may use different packs at
  * the same time; tensor.h says how they may use the elements.
  *
- * On a card, work is done later, in streams. Whoever exports a tensor makes the receiver's stream wait for Shoal's work
- * (shoal_card_precede_stream), and before the deleter is called, Shoal's work wait for the receiver's stream
- * (shoal_card_follow_stream). Whoever imports one makes Shoal's work wait for the stream that computed it
- * (shoal_card_follow_stream).
+ * On a GPU, work is done later, in streams. Whoever exports a tensor makes the receiver's stream wait for Shoal's work
+ * (shoal_cuda_precede_stream), and before the deleter is called, Shoal's work wait for the receiver's stream
+ * (shoal_cuda_follow_stream). Whoever imports one makes Shoal's work wait for the stream that computed it
+ * (shoal_cuda_follow_stream).
  */
 #ifndef SHOAL_DLPACK_H
 #define SHOAL_DLPACK_H
@@ -31,7 +31,7 @@ extern "C" {
 enum {
     SHOAL_DLPACK_CPU = 1,
     SHOAL_DLPACK_CUDA = 2,
-    SHOAL_DLPACK_CUDA_HOST = 3, /* host memory that a card can read */
+    SHOAL_DLPACK_CUDA_HOST = 3, /* host memory that a GPU can read */
 };
 
 /* The values of shoal_dlpack_dtype.code. shoal_tensor_from_dlpack accepts those that have a shoal_dtype (dtype.h) of
@@ -51,7 +51,7 @@ enum {
 /* A device in DLPack. */
 typedef struct shoal_dlpack_device {
     int32_t type; /* SHOAL_DLPACK_CPU and so on */
-    int32_t id;   /* the number of the card; 0 for the CPU */
+    int32_t id;   /* the number of the GPU; 0 for the CPU */
 } shoal_dlpack_device;
 
 /* An element type in DLPack. */
@@ -87,18 +87,18 @@ typedef struct shoal_dlpack {
  * memory, so t may be released; the holder calls the pack's deleter. As long as the pack exists, a private tensor
  * cannot be shared (SHOAL_ESTATE), because its memory must not move: share it first, or clone it. Does not block.
  * Errors: SHOAL_ESTATE if the tensor needs a gradient (detach it first); SHOAL_EINVAL if t or out_pack is NULL or
- * there are other flags; SHOAL_ENOMEM; SHOAL_ECARD and SHOAL_EFORK for a tensor on a card. */
+ * there are other flags; SHOAL_ENOMEM; SHOAL_ECUDA and SHOAL_EFORK for a tensor on a GPU. */
 SHOAL_MUST_USE shoal_err shoal_tensor_to_dlpack(shoal_tensor *t, uint64_t flags, shoal_dlpack **out_pack);
 
 /* Makes a tensor over the memory of another library. The caller owns the tensor. The pack now belongs to the tensor,
  * which calls the pack's deleter, if it has one, when the last tensor over the memory is released. A read-only pack is
  * copied and deleted at once. After a failure the caller still owns the pack. The tensor cannot be shared or sent to
  * another process, unless it is such a copy (SHOAL_EINVAL): clone it first (shoal_clone). Does not block; the release
- * of card memory that has a deleter waits until Shoal's work is done, and so does the copy of a read-only pack. Returns
+ * of GPU memory that has a deleter waits until Shoal's work is done, and so does the copy of a read-only pack. Returns
  * NULL on failure, and for NULL. Errors: SHOAL_EINVAL if the pack has another major version (a newer minor version is
- * accepted), a device that is neither the CPU nor this process's card, more than SHOAL_MAX_DIMS dims, negative sizes or
+ * accepted), a device that is neither the CPU nor this process's GPU, more than SHOAL_MAX_DIMS dims, negative sizes or
  * strides, several lanes, no data, or memory that is not aligned to its elements; SHOAL_ETYPE if no shoal_dtype fits
- * the element type; SHOAL_ENOMEM; those of shoal_card_memory_get for card memory. */
+ * the element type; SHOAL_ENOMEM; those of shoal_cuda_memory_get for GPU memory. */
 shoal_tensor *shoal_tensor_from_dlpack(shoal_dlpack *pack);
 
 #ifdef __cplusplus

@@ -26,26 +26,26 @@ extern "C" {
 typedef enum shoal_err {
     SHOAL_OK = 0,
     SHOAL_EINVAL,     /* an argument is invalid */
-    SHOAL_ENOMEM,     /* the heap, the process or the card is out of memory: the text has the sizes asked and left */
+    SHOAL_ENOMEM,     /* the heap, the process or the GPU is out of memory: the text has the sizes asked and left */
     SHOAL_ETIMEDOUT,  /* the timeout passed */
     SHOAL_ECLOSED,    /* the queue, or the other end of the pipe, is closed */
     SHOAL_EOWNERDEAD, /* a process died while it held the lock, and the caller wanted a consistent one; it does not
                        * hold it */
     SHOAL_EBROKEN,    /* the barrier is broken: aborted, reset, timed out, or a party died */
-    SHOAL_EPERM,      /* permission denied: another user's world, a card, or a lock that the caller does not hold */
-    SHOAL_ENOENT,     /* no such world, target, key or file; no card */
+    SHOAL_EPERM,      /* permission denied: another user's world, a GPU, or a lock that the caller does not hold */
+    SHOAL_ENOENT,     /* no such world, target, key or file; no GPU */
     SHOAL_ETYPE,      /* the value or message has another type */
     SHOAL_ELAYOUT,    /* a build with another memory layout made the world; a driver or libshoal_cuda does not fit */
     SHOAL_ECORRUPT,   /* bytes from outside do not decode, or the world is damaged */
-    SHOAL_ELIMIT,     /* a documented limit is reached (processes, holders, nesting, card memory) */
+    SHOAL_ELIMIT,     /* a documented limit is reached (processes, holders, nesting, GPU memory) */
     SHOAL_EFORK,      /* this process was forked, and the object belongs to its parent, as explained above */
     SHOAL_ESTATE,     /* the call does not fit the state: joined twice, task_done called too often */
     SHOAL_ECHILD, /* a process failed, or a callback returned a code that it must not return: the text explains it */
     SHOAL_ENAN,   /* a loss or a parameter is NaN or infinite: training has diverged */
-    SHOAL_EOS,    /* a system call, or a call of a card's driver, failed: the text has the call and its error */
+    SHOAL_EOS,    /* a system call, or a call of a GPU's driver, failed: the text has the call and its error */
     SHOAL_EINTR,  /* a signal ended the wait; only if the thread asked for that */
-    SHOAL_ECARD,  /* the card has failed for this process, which must end: the text has the first failure */
-    SHOAL_ELOST,  /* a tensor on a card is lost: its process lost the card or died before it had computed the tensor */
+    SHOAL_ECUDA,  /* the GPU has failed for this process, which must end: the text has the first failure */
+    SHOAL_ELOST,  /* a tensor on a GPU is lost: its process lost the GPU or died before it had computed the tensor */
     SHOAL_END,    /* not a failure: an iteration has no more items; does not change the last error */
 } shoal_err;
 

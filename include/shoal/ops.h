@@ -4,10 +4,10 @@
  * NULL, it returns NULL and does not change the last error. An argument that may be NULL, such as a bias, is the
  * exception: check it yourself if the call that made it can fail. Shapes broadcast as in NumPy. Both operands must have
  * the same device and the same dtype, except that a tensor without dims takes the dtype of the other. Ops on floats
- * carry gradients wherever the derivative exists. No op blocks, except shoal_tensor_to and shoal_copy_ between devices.
+ * carry gradients wherever the derivative exists. No op blocks, except shoal_to_device and shoal_copy_ between devices.
  * An op may run in any thread; tensor.h has the rules for tensors that several threads use. Where a comment has no list
  * of errors, an op fails with SHOAL_EINVAL (shapes or arguments do not fit), SHOAL_ETYPE (dtypes do not fit; bf16 and
- * f16 have no arithmetic, convert them with shoal_to), SHOAL_ESTATE (gradients, see below) and SHOAL_ENOMEM.
+ * f16 have no arithmetic, convert them with shoal_to_dtype), SHOAL_ESTATE (gradients, see below) and SHOAL_ENOMEM.
  *
  * In place. An op whose name ends in _ changes its first argument and returns it. Outside of no_grad it fails with
  * SHOAL_ESTATE for a leaf that needs a gradient, and for a view of a tensor that needs one. An op in place saves a
@@ -16,7 +16,7 @@
  * their gradients would lack the change. So to fill a buffer row by row with gradients, use shoal_cat or shoal_stack.
  *
  * Numbers. Integers wrap around. A number given as a double to a tensor of integers must be whole and in the dtype's
- * range (else SHOAL_ETYPE: convert the tensor with shoal_to first); add_scalar and mul_scalar on u8 accept -255 to
+ * range (else SHOAL_ETYPE: convert the tensor with shoal_to_dtype first); add_scalar and mul_scalar on u8 accept -255 to
  * 255. For the same reason a float tensor without dims cannot be combined with an integer tensor. Every bool byte
  * other than 0 is true.
  *
@@ -123,35 +123,35 @@ shoal_tensor *shoal_mul_scalar_(shoal_tensor *a, double s);                     
 shoal_tensor *shoal_clamp_(shoal_tensor *a, double low, double high);            /* like shoal_clamp */
 shoal_tensor *shoal_relu_(shoal_tensor *a);                                      /* a = max(a, 0) */
 
-/* Begins to copy a tensor to or from a card, and returns before the copy is done. One of the two tensors must be
+/* Begins to copy a tensor to or from a GPU, and returns before the copy is done. One of the two tensors must be
  * pinned (shoal_empty_pinned); both must be contiguous and have the same dtype and shape. Later calls that use the
- * tensor on the card see the copy. The caller must keep both tensors, and must not use the elements of the pinned one,
- * until shoal_card_wait returns. Can be captured. Does not block. Errors: SHOAL_EINVAL if the tensors do not fit;
- * SHOAL_ESTATE if one needs a gradient; SHOAL_ECARD; SHOAL_EFORK. */
-SHOAL_MUST_USE shoal_err shoal_copy_later_(shoal_tensor *a, shoal_tensor *from);
+ * tensor on the GPU see the copy. The caller must keep both tensors, and must not use the elements of the pinned one,
+ * until shoal_cuda_wait returns. Can be captured. Does not block. Errors: SHOAL_EINVAL if the tensors do not fit;
+ * SHOAL_ESTATE if one needs a gradient; SHOAL_ECUDA; SHOAL_EFORK. */
+SHOAL_MUST_USE shoal_err shoal_tensor_copy_async(shoal_tensor *a, shoal_tensor *from);
 
-/* Copy a tensor. shoal_clone always copies; shoal_contiguous if the tensor is not contiguous, shoal_to if the dtype
- * differs, shoal_tensor_to if the device differs. Otherwise they return the same tensor, with the owner that it has.
+/* Copy a tensor. shoal_clone always copies; shoal_contiguous if the tensor is not contiguous, shoal_to_dtype if the dtype
+ * differs, shoal_to_device if the device differs. Otherwise they return the same tensor, with the owner that it has.
  * A copy belongs to the scope and carries gradients, even to another device; NULL on failure.
  *
- * How shoal_to and shoal_copy_ convert: a float becomes an i64 or i32 towards zero; beyond the range it becomes the end
+ * How shoal_to_dtype and shoal_copy_ convert: a float becomes an i64 or i32 towards zero; beyond the range it becomes the end
  * of the range, and NaN becomes 0. To u8 the low 8 bits of that i64 are taken. An integer becomes a smaller one by its
  * low bits. A number becomes a float by rounding to nearest, ties to even. All but 0 is true as a bool, NaN too.
  *
- * shoal_tensor_to blocks until the elements are copied; shoal_copy_ does if the tensors are on different devices.
- * Errors: SHOAL_EINVAL if there is no such dtype or device; SHOAL_ENOMEM; for a card those of shoal_empty_on. */
+ * shoal_to_device blocks until the elements are copied; shoal_copy_ does if the tensors are on different devices.
+ * Errors: SHOAL_EINVAL if there is no such dtype or device; SHOAL_ENOMEM; for a GPU those of shoal_empty_on. */
 shoal_tensor *shoal_clone(shoal_tensor *a);
 shoal_tensor *shoal_contiguous(shoal_tensor *a);
-shoal_tensor *shoal_to(shoal_tensor *a, shoal_dtype dtype);
-shoal_tensor *shoal_tensor_to(shoal_tensor *a, shoal_device device);
+shoal_tensor *shoal_to_dtype(shoal_tensor *a, shoal_dtype dtype);
+shoal_tensor *shoal_to_device(shoal_tensor *a, shoal_device device);
 
-/* Reduce a tensor over one dim, or over all dims with SHOAL_ALL. If keep is true, the dim stays, with size 1. A dim may
+/* Reduce a tensor over one dim, or over all dims with SHOAL_ALL_DIMS. If keep is true, the dim stays, with size 1. A dim may
  * count from the end. The results of argmax and argmin are i64 indices: of the first one, if several elements are the
- * largest or smallest, and with SHOAL_ALL counted in row-major order. NaN counts as both the largest and the smallest.
+ * largest or smallest, and with SHOAL_ALL_DIMS counted in row-major order. NaN counts as both the largest and the smallest.
  * Sums of integers and bools are i64. max and min return only the values. mean needs floats. The result belongs to the
  * scope; NULL on failure. Errors: SHOAL_EINVAL if the dim does not exist or has no elements where one is needed;
  * SHOAL_ETYPE; SHOAL_ENOMEM. */
-#define SHOAL_ALL INT32_MAX
+#define SHOAL_ALL_DIMS INT32_MAX
 shoal_tensor *shoal_sum(shoal_tensor *a, int dim, bool keep);
 shoal_tensor *shoal_mean(shoal_tensor *a, int dim, bool keep);
 shoal_tensor *shoal_prod(shoal_tensor *a, int dim, bool keep); /* the product */

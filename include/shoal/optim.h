@@ -3,7 +3,7 @@
  * An optimiser works on the parameters that its module has when the optimiser is made. It retains them, so the module
  * may be destroyed first. Its state, such as momentum, is private, or shared by all processes that adopt the same
  * tensors. Steps on shared parameters take no lock. Only one thread at a time may use an optimiser. Nothing here
- * blocks, except shoal_clip_grad_norm on a card if it is asked for the norm.
+ * blocks, except shoal_clip_grad_norm on a GPU if it is asked for the norm.
  */
 #ifndef SHOAL_OPTIM_H
 #define SHOAL_OPTIM_H
@@ -92,7 +92,7 @@ void shoal_optimizer_set_lr(shoal_optimizer *optimizer, double lr);
 double shoal_optimizer_lr(const shoal_optimizer *optimizer);
 
 /* Scales all gradients of a module down so that their common 2-norm is at most max_norm. *out_norm is the norm before;
- * out_norm may be NULL. Blocks if the module is on a card and out_norm is not NULL. Errors: SHOAL_EINVAL if max_norm is
+ * out_norm may be NULL. Blocks if the module is on a GPU and out_norm is not NULL. Errors: SHOAL_EINVAL if max_norm is
  * not a positive number, or the gradients are on several devices; SHOAL_ENOMEM. */
 SHOAL_MUST_USE shoal_err shoal_clip_grad_norm(shoal_module *module, double max_norm, double *out_norm);
 

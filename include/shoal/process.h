@@ -3,7 +3,7 @@
  * Arguments and results are values. There are three ways to start a process. spawn, the default, runs a fresh copy of
  * this program, which is safe with threads and with CUDA. fork copies this process. forkserver lets a small server
  * process fork. The program must call shoal_init first in main. A forked child inherits every handle of its parent,
- * the ends of pipes included, except those of card tensors (device.h). Children end when their parent dies or executes
+ * the ends of pipes included, except those of GPU tensors (device.h). Children end when their parent dies or executes
  * another program, unless they were started with `outlive`. A `death_signal` with a handler gives them time to clean
  * up. binding.h has children that run another program, and interrupt.h waits that a signal ends.
  */
@@ -27,7 +27,7 @@ typedef struct shoal_process shoal_process;
 /* A function that a process runs. rank is the number of the process (shoal_process_options, shoal_spawn). The process
  * owns args. If the target does not return SHOAL_OK, the process fails with that error and the text of
  * shoal_last_error_text. If a target leaves the world, it cannot report its result, and its process counts as
- * SHOAL_EXITED. */
+ * SHOAL_PROCESS_EXITED. */
 typedef shoal_err (*shoal_target)(int rank, const shoal_value *args);
 
 /* The ways to start a process (start methods). */
@@ -53,11 +53,11 @@ typedef struct shoal_process_options {
 
 /* How a process ended. */
 typedef enum shoal_end {
-    SHOAL_RUNNING,
-    SHOAL_RETURNED, /* the target returned SHOAL_OK */
-    SHOAL_FAILED,   /* the target returned an error: see err and text */
-    SHOAL_EXITED,   /* it called exit: code is the exit status */
-    SHOAL_KILLED,   /* a signal ended it: code is the signal number */
+    SHOAL_PROCESS_RUNNING,
+    SHOAL_PROCESS_RETURNED, /* the target returned SHOAL_OK */
+    SHOAL_PROCESS_FAILED,   /* the target returned an error: see err and text */
+    SHOAL_PROCESS_EXITED,   /* it called exit: code is the exit status */
+    SHOAL_PROCESS_KILLED,   /* a signal ended it: code is the signal number */
 } shoal_end;
 
 /* How a process ended, in detail. text is for people: "rank 0 ended by SIGABRT", "rank 0 exited with 123", "rank 2

@@ -4,9 +4,9 @@
 
 /* How a loss combines the losses of the elements or samples: their mean, their sum, or not at all. */
 typedef enum shoal_reduction {
-    SHOAL_MEAN,
-    SHOAL_SUM,
-    SHOAL_NONE,
+    SHOAL_REDUCTION_MEAN,
+    SHOAL_REDUCTION_SUM,
+    SHOAL_REDUCTION_NONE,
 } shoal_reduction;
 
 #endif

@@ -4,9 +4,9 @@
  * The receiver gets its own tensor over the same memory; if it arrives more than once, the tensors have the same
  * storage. In values, tensors and modules are members like any other: shoal_map("x", tensor, "model", module).
  *
- * A card tensor stays where it is: sharing and sending it copies nothing. The card does the sender's work from before
+ * A GPU tensor stays where it is: sharing and sending it copies nothing. The GPU does the sender's work from before
  * the put, then the work that the receiver enqueues after its get. Neither process waits. To send only finished work,
- * call shoal_card_wait before the put: the tensor then arrives complete even if its sender is killed.
+ * call shoal_cuda_wait before the put: the tensor then arrives complete even if its sender is killed.
  *
  * After shoal_world_leave the elements of a shared tensor are gone: shoal_tensor_data returns NULL, and calls that
  * need the elements fail with SHOAL_ESTATE. Its dtype and shape remain.
@@ -23,19 +23,19 @@ extern "C" {
 #endif
 
 /* Moves the storage of a tensor, and of its gradient, into the shared heap. The address of the elements changes, except
- * on a card. Does nothing if the storage is shared already. No other thread may use the storage meanwhile. Does not
+ * on a GPU. Does nothing if the storage is shared already. No other thread may use the storage meanwhile. Does not
  * block. Errors: SHOAL_ENOMEM (the text has the sizes); SHOAL_ESTATE if the tensor needs a gradient and is not a leaf
  * (detach it first), or another library holds it (shoal_tensor_to_dlpack); SHOAL_EINVAL if the memory belongs to the
  * program or another library (shoal_from_memory, shoal_tensor_from_dlpack) and cannot move: clone the tensor first;
- * SHOAL_EFORK. For a card tensor also SHOAL_ELIMIT if the world cannot share more card memory (docs/cuda.md),
- * SHOAL_EPERM if this process joined the world by name and the system does not let it share card memory,
+ * SHOAL_EFORK. For a GPU tensor also SHOAL_ELIMIT if the world cannot share more GPU memory (docs/cuda.md),
+ * SHOAL_EPERM if this process joined the world by name and the system does not let it share GPU memory,
  * SHOAL_ETIMEDOUT if another process was stopped in the middle of such a call, SHOAL_EOS if the world has no sockets
- * for card memory (the text says why), SHOAL_ECARD. */
+ * for GPU memory (the text says why), SHOAL_ECUDA. */
 SHOAL_MUST_USE shoal_err shoal_tensor_share(shoal_tensor *t);
 
 /* Shares a tensor and puts it into a queue. The caller keeps its own reference. If sharing fails, nothing is put.
  * Blocks while the queue is full, at most for timeout. Thread-safe if the tensor was shared before. Errors: those of
- * shoal_tensor_share and shoal_queue_put. For a card tensor also SHOAL_ELOST if this process has computed with a
+ * shoal_tensor_share and shoal_queue_put. For a GPU tensor also SHOAL_ELOST if this process has computed with a
  * tensor whose sender died before its work was done, so that the elements are undefined. It is returned once; a later
  * put works again. */
 SHOAL_MUST_USE shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout);
@@ -45,16 +45,16 @@ SHOAL_MUST_USE shoal_err shoal_queue_put_tensor(shoal_queue *queue, shoal_tensor
 SHOAL_MUST_USE shoal_err shoal_queue_give_tensor(shoal_queue *queue, shoal_tensor *t, int64_t timeout);
 
 /* Takes a tensor from a queue. The caller owns it. Blocks and fails like shoal_queue_get. Thread-safe. Errors: also
- * SHOAL_ETYPE if the oldest message is not a tensor; the message then stays in the queue. For a card tensor also
- * SHOAL_ELOST if its sender lost its card or died before its work was done; the message is then lost. (If that is
- * noticed after the get, the next shoal_card_wait, read or put returns SHOAL_ELOST instead.) If this process uses
- * another card or has none: SHOAL_EINVAL, or the errors of shoal_card_count. The message then goes back to the end of
+ * SHOAL_ETYPE if the oldest message is not a tensor; the message then stays in the queue. For a GPU tensor also
+ * SHOAL_ELOST if its sender lost its GPU or died before its work was done; the message is then lost. (If that is
+ * noticed after the get, the next shoal_cuda_wait, read or put returns SHOAL_ELOST instead.) If this process uses
+ * another GPU or has none: SHOAL_EINVAL, or the errors of shoal_cuda_count. The message then goes back to the end of
  * the queue, for another process. */
 SHOAL_MUST_USE shoal_err shoal_queue_get_tensor(shoal_queue *queue, int64_t timeout, shoal_tensor **out_tensor);
 
-/* A shared card tensor in one process, as shoal_card_tensors_list reports it. The texts and the shape are valid only
+/* A shared GPU tensor in one process, as shoal_cuda_tensors_list reports it. The texts and the shape are valid only
  * during the callback. */
-typedef struct shoal_card_tensor {
+typedef struct shoal_cuda_tensor {
     uint64_t id;      /* of the tensor in its world: the same in every process that has it */
     int32_t pid;      /* of the process; 0: no process has the tensor, only a queue or another object */
     uint32_t slot;    /* of the process, as in shoal_ps_entry */
@@ -64,20 +64,20 @@ typedef struct shoal_card_tensor {
     int ndim;
     const int64_t *shape;
     uint64_t size; /* of its storage, in bytes; several tensors may share one storage */
-} shoal_card_tensor;
+} shoal_cuda_tensor;
 
-/* Lists the shared card tensors of this process's world, like `shoal ps --tensors`. Calls `each`, with context, once
+/* Lists the shared GPU tensors of this process's world, like `shoal ps --tensors`. Calls `each`, with context, once
  * for each tensor and each process that has it. Stops when `each` returns false; that is not an error. Other processes
- * continue meanwhile, so the list may already be out of date. Needs no card. Does not block. Errors: SHOAL_ENOMEM;
+ * continue meanwhile, so the list may already be out of date. Needs no GPU. Does not block. Errors: SHOAL_ENOMEM;
  * SHOAL_EINVAL; those of shoal_world_info_get. */
-SHOAL_MUST_USE shoal_err shoal_card_tensors_list(bool (*each)(const shoal_card_tensor *tensor, void *context),
+SHOAL_MUST_USE shoal_err shoal_cuda_tensors_list(bool (*each)(const shoal_cuda_tensor *tensor, void *context),
                                                  void *context);
 
-/* Lists the shared tensors of cards in a world of the same user, by the world's name, without joining it: for tools.
- * Otherwise like shoal_card_tensors_list. Errors: SHOAL_ESTATE if the process is in a world; SHOAL_ENOENT; SHOAL_EPERM;
+/* Lists the shared tensors of GPUs in a world of the same user, by the world's name, without joining it: for tools.
+ * Otherwise like shoal_cuda_tensors_list. Errors: SHOAL_ESTATE if the process is in a world; SHOAL_ENOENT; SHOAL_EPERM;
  * SHOAL_ELAYOUT; SHOAL_ECORRUPT; SHOAL_ENOMEM; SHOAL_EINVAL. */
-SHOAL_MUST_USE shoal_err shoal_card_tensors_list_of(const char *world,
-                                                    bool (*each)(const shoal_card_tensor *tensor, void *context),
+SHOAL_MUST_USE shoal_err shoal_cuda_tensors_list_of(const char *world,
+                                                    bool (*each)(const shoal_cuda_tensor *tensor, void *context),
                                                     void *context);
 
 /* Shares all parameters and buffers of a module, as shoal_tensor_share does. Does not block. Errors: those of
@@ -88,8 +88,8 @@ SHOAL_MUST_USE shoal_err shoal_module_share(shoal_module *module);
  * 1], columns i64 [n] and values [n]. */
 typedef struct shoal_sparse shoal_sparse;
 typedef enum shoal_layout {
-    SHOAL_COO,
-    SHOAL_CSR,
+    SHOAL_LAYOUT_COO,
+    SHOAL_LAYOUT_CSR,
 } shoal_layout;
 
 /* Make a sparse tensor from its parts, which it retains. The caller owns it: shoal_sparse_destroy. Does not block.

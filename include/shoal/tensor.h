@@ -1,4 +1,4 @@
-/* Tensors: n-dimensional arrays of one element type, in private memory, in the shared heap, or on a card.
+/* Tensors: n-dimensional arrays of one element type, in private memory, in the shared heap, or on a GPU.
  *
  * A tensor is an element type, a shape and strides over a storage. Several tensors can share one storage.
  *
@@ -28,8 +28,8 @@
  * dtypes.
  *
  * Threads. Any number of threads may read a tensor. Only one thread may write it at a time, except for the races that
- * Hogwild makes on purpose. No call here blocks, except those that read elements from a card or write them there
- * (shoal_from_data_on). The first call in a process that needs a card takes up to half a second.
+ * Hogwild makes on purpose. No call here blocks, except those that read elements from a GPU or write them there
+ * (shoal_from_data_on). The first call in a process that needs a GPU takes up to half a second.
  */
 #ifndef SHOAL_TENSOR_H
 #define SHOAL_TENSOR_H
@@ -76,18 +76,18 @@ shoal_tensor *shoal_full(shoal_dtype dtype, double value, int ndim, const int64_
 
 /* Make a tensor on a device. The caller owns it. shoal_empty_on leaves the elements undefined. shoal_full_on sets each
  * to the same value. shoal_from_data_on copies the elements from data, as shoal_from_data does, and blocks until the
- * copy is done. The others do not block, except that the first use of a card takes up to half a second. Errors: those
- * of shoal_empty, shoal_full and shoal_from_data; for a card also those of shoal_card_memory_get: SHOAL_ENOENT,
- * SHOAL_ELAYOUT, SHOAL_EPERM or SHOAL_ELIMIT if this process can use no card, SHOAL_ENOMEM (the text has the sizes),
- * SHOAL_ECARD, SHOAL_EFORK. */
+ * copy is done. The others do not block, except that the first use of a GPU takes up to half a second. Errors: those
+ * of shoal_empty, shoal_full and shoal_from_data; for a GPU also those of shoal_cuda_memory_get: SHOAL_ENOENT,
+ * SHOAL_ELAYOUT, SHOAL_EPERM or SHOAL_ELIMIT if this process can use no GPU, SHOAL_ENOMEM (the text has the sizes),
+ * SHOAL_ECUDA, SHOAL_EFORK. */
 shoal_tensor *shoal_empty_on(shoal_device device, shoal_dtype dtype, int ndim, const int64_t *shape);
 shoal_tensor *shoal_full_on(shoal_device device, shoal_dtype dtype, double value, int ndim, const int64_t *shape);
 shoal_tensor *shoal_from_data_on(shoal_device device, shoal_dtype dtype, const void *data, int ndim,
                                  const int64_t *shape);
 
-/* Makes a tensor in pinned host memory, for copies to and from the card that do not block: shoal_copy_later_. It is a
+/* Makes a tensor in pinned host memory, for copies to and from the GPU that do not block: shoal_tensor_copy_async. It is a
  * CPU tensor and can be used like any other. The elements are undefined. The caller owns it. Sharing moves it to
- * ordinary memory. Opens the card. Errors: those of shoal_empty_on with a card. */
+ * ordinary memory. Opens the GPU. Errors: those of shoal_empty_on with a GPU. */
 shoal_tensor *shoal_empty_pinned(shoal_dtype dtype, int ndim, const int64_t *shape);
 
 /* Makes a tensor with one element and no dims. The caller owns it. Errors: SHOAL_ETYPE if the dtype cannot hold the
@@ -155,7 +155,7 @@ int64_t shoal_tensor_offset(const shoal_tensor *t);
 bool shoal_tensor_is_contiguous(const shoal_tensor *t);
 
 /* Returns the address of a tensor's first element, in memory that the CPU can read. The tensor owns the memory.
- * Returns NULL for NULL and for a tensor on a card. Sharing a private tensor moves its elements: call this again
+ * Returns NULL for NULL and for a tensor on a GPU. Sharing a private tensor moves its elements: call this again
  * afterwards. Does not block. Thread-safe. */
 void *shoal_tensor_data(const shoal_tensor *t);
 
@@ -165,19 +165,19 @@ uint64_t shoal_tensor_storage_id(const shoal_tensor *t);
 size_t shoal_tensor_storage_size(const shoal_tensor *t);
 bool shoal_tensor_is_shared(const shoal_tensor *t);
 
-/* Reads the element of a tensor that has only one, as a number. Blocks if the tensor is on a card, until it is
- * computed. Errors: SHOAL_EINVAL if the tensor does not have exactly one element; SHOAL_ENOMEM; on a card also those of
- * shoal_card_wait. */
+/* Reads the element of a tensor that has only one, as a number. Blocks if the tensor is on a GPU, until it is
+ * computed. Errors: SHOAL_EINVAL if the tensor does not have exactly one element; SHOAL_ENOMEM; on a GPU also those of
+ * shoal_cuda_wait. */
 SHOAL_MUST_USE shoal_err shoal_item(const shoal_tensor *t, double *out);
 
-/* Reads one element of a tensor by its index, as a number. index has ndim numbers. Blocks if the tensor is on a card,
- * until it is computed. Errors: SHOAL_EINVAL if the index does not fit the tensor; SHOAL_ENOMEM; on a card also those
- * of shoal_card_wait. */
+/* Reads one element of a tensor by its index, as a number. index has ndim numbers. Blocks if the tensor is on a GPU,
+ * until it is computed. Errors: SHOAL_EINVAL if the index does not fit the tensor; SHOAL_ENOMEM; on a GPU also those
+ * of shoal_cuda_wait. */
 SHOAL_MUST_USE shoal_err shoal_tensor_at(const shoal_tensor *t, int ndim, const int64_t *index, double *out);
 
 /* Copies all elements of a tensor to the caller's memory, in row-major order and without conversion. size must be
- * their size in bytes. Blocks if the tensor is on a card, until it is computed. Errors: SHOAL_EINVAL if size differs;
- * SHOAL_ENOMEM; on a card also those of shoal_card_wait. */
+ * their size in bytes. Blocks if the tensor is on a GPU, until it is computed. Errors: SHOAL_EINVAL if size differs;
+ * SHOAL_ENOMEM; on a GPU also those of shoal_cuda_wait. */
 SHOAL_MUST_USE shoal_err shoal_tensor_read(const shoal_tensor *t, void *out, size_t size);
 
 /* Returns whether two tensors have the same dtype, shape and elements, bit for bit: a NaN equals itself. Returns
@@ -190,7 +190,7 @@ bool shoal_tensor_equal(const shoal_tensor *a, const shoal_tensor *b);
 bool shoal_tensor_close(const shoal_tensor *a, const shoal_tensor *b, double rtol, double atol);
 
 /* Writes a tensor as text for people, in the style of Python, with long rows shortened by "...". The dtype and the
- * shape follow if it is not a plain f32 tensor, and "cuda" if it is on a card. Writes at most capacity bytes, including
+ * shape follow if it is not a plain f32 tensor, and "cuda" if it is on a GPU. Writes at most capacity bytes, including
  * the NUL. With a capacity of 0, buffer may be NULL. Returns the length of the whole text
  * without the NUL. */
 size_t shoal_tensor_format(const shoal_tensor *t, char *buffer, size_t capacity);

@@ -7,7 +7,7 @@
  *     shoal_err err = shoal_train_run(&job, &r);
  *
  * The workers are processes that share the parameters (Hogwild) or whose parameters are averaged. The calling process
- * starts them, watches them and tests the model (on a card, the workers test it). A worker that dies is counted and
+ * starts them, watches them and tests the model (on a GPU, the workers test it). A worker that dies is counted and
  * started again.
  */
 #ifndef SHOAL_TRAIN_H
@@ -79,10 +79,10 @@ typedef enum shoal_train_average {
     SHOAL_AVERAGE_GRADIENTS,  /* the gradients of every batch */
 } shoal_train_average;
 
-/* How workers share a card. With NVIDIA's multi-process service (MPS) their kernels run at the same time. Without it
- * the card runs the kernels of one process at a time, and the workers take turns. */
+/* How workers share a GPU. With NVIDIA's multi-process service (MPS) their kernels run at the same time. Without it
+ * the GPU runs the kernels of one process at a time, and the workers take turns. */
 typedef enum shoal_train_mps {
-    SHOAL_MPS_AUTO, /* use a running MPS daemon; else start one for the job if it has several workers or card_share */
+    SHOAL_MPS_AUTO, /* use a running MPS daemon; else start one for the job if it has several workers or cuda_share */
     SHOAL_MPS_OFF,  /* do not use MPS, even if a daemon runs */
 } shoal_train_mps;
 
@@ -111,7 +111,7 @@ typedef enum shoal_train_event_kind {
     SHOAL_TRAIN_EPOCH, /* an epoch is finished, the model is tested, and the checkpoint is written */
     SHOAL_TRAIN_DEATH, /* a worker died: see worker and text. It is started again, or its pid is 0 and the job fails */
     SHOAL_TRAIN_SAVE,  /* a checkpoint was written: text is its path. Not for the first one, before the workers start */
-    SHOAL_TRAIN_NOTE,  /* text is a line for people, such as how the workers share a card */
+    SHOAL_TRAIN_NOTE,  /* text is a line for people, such as how the workers share a GPU */
     SHOAL_TRAIN_SUMMARY, /* the job is done and did not fail */
 } shoal_train_event_kind;
 
@@ -196,7 +196,7 @@ typedef struct shoal_train_options {
     int restarts;                /* of one worker: 10; negative: none */
     shoal_device device;         /* where the workers train: SHOAL_CPU. SHOAL_CUDA: not with a3c or shared_state */
     shoal_train_mps mps;         /* SHOAL_CUDA only */
-    int card_share;     /* SHOAL_CUDA, needs MPS: percent of the card's multiprocessors that a worker may use; 0: all */
+    int cuda_share;     /* SHOAL_CUDA, needs MPS: percent of the GPU's multiprocessors that a worker may use; 0: all */
     bool tf32;          /* SHOAL_CUDA only: round the factors of products to TF32. Affects only fedavg-cnn */
     const char *save;   /* path of a checkpoint to write; see "Checkpoints" */
     const char *resume; /* path of a checkpoint to continue from */
@@ -234,7 +234,7 @@ shoal_train_options shoal_train_defaults(const shoal_train_options *options);
  *
  * These settings must be the same as when the job began, because the result depends on them: method, model, data,
  * number of samples, workers, batch, lr, lr_decay, momentum, seed, and the settings of the method. These may change:
- * epochs (but not to fewer than the file has), env_steps, until, restarts, start, device, mps, card_share, tf32,
+ * epochs (but not to fewer than the file has), env_steps, until, restarts, start, device, mps, cuda_share, tf32,
  * allow_nan and save. On another device, and with another tf32, the bits differ. If nothing is left to do, the model is
  * tested, the callback gets BEGIN and SUMMARY, and no worker is started.
  *
@@ -242,21 +242,21 @@ shoal_train_options shoal_train_defaults(const shoal_train_options *options);
  * (the text has the setting and both values); SHOAL_ECORRUPT. The module is then unchanged. */
 
 /* Checks the options of a job. Reads no file. Does not block. Thread-safe. Errors: SHOAL_EINVAL (the text says what
- * would be valid); SHOAL_ENOENT if the model is unknown, or if card_share is set and MPS is missing: its program is not
+ * would be valid); SHOAL_ENOENT if the model is unknown, or if cuda_share is set and MPS is missing: its program is not
  * installed and no daemon runs. */
 SHOAL_MUST_USE shoal_err shoal_train_check(const shoal_train_options *options);
 
 /* Runs a training job. Blocks until it is done or the callback stops it, and leaves no process behind. out_result may
  * be NULL, and does not change on failure. Workers ignore SIGINT, so the caller decides what Ctrl-C does. Errors:
  * those of shoal_train_check; SHOAL_ECHILD if a worker failed, or died more often than it may be restarted;
- * SHOAL_ENAN if a loss became NaN or infinite; with SHOAL_CUDA those of shoal_card_count, and SHOAL_ELIMIT if MPS does
+ * SHOAL_ENAN if a loss became NaN or infinite; with SHOAL_CUDA those of shoal_cuda_count, and SHOAL_ELIMIT if MPS does
  * not accept that many workers; those of opening the data, starting processes and writing the checkpoint. */
 SHOAL_MUST_USE shoal_err shoal_train_run(const shoal_train_options *options, shoal_train_result *out_result);
 
 /* Computes the loss (mean of nll_loss) and the accuracy of a model on a data set. The model must return
  * log-probabilities. The call runs on the device of its parameters, in evaluation mode, and then restores the mode that
  * the model had. out_loss and out_accuracy may be NULL. Blocks until it is done. Errors: those of the model and of the
- * data set; SHOAL_ENOMEM; on a card also those of shoal_card_wait. */
+ * data set; SHOAL_ENOMEM; on a GPU also those of shoal_cuda_wait. */
 SHOAL_MUST_USE shoal_err shoal_evaluate(shoal_module *module, shoal_dataset *set, double *out_loss,
                                         double *out_accuracy);
 

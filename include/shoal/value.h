@@ -53,20 +53,20 @@ typedef struct shoal_module shoal_module;
 
 /* The type of a value. */
 typedef enum shoal_type {
-    SHOAL_NULL,
-    SHOAL_BOOL,
-    SHOAL_INT,
-    SHOAL_UINT, /* an integer over INT64_MAX; every other integer is SHOAL_INT */
-    SHOAL_FLOAT,
-    SHOAL_STRING,
-    SHOAL_BYTES,
-    SHOAL_LIST,
-    SHOAL_MAP,
-    SHOAL_OBJECT,  /* a shared object: see shoal_value_object_kind */
-    SHOAL_FOREIGN, /* bytes that only a binding understands: see shoal_value_foreign */
+    SHOAL_TYPE_NULL,
+    SHOAL_TYPE_BOOL,
+    SHOAL_TYPE_INT,
+    SHOAL_TYPE_UINT, /* an integer over INT64_MAX; every other integer is SHOAL_TYPE_INT */
+    SHOAL_TYPE_FLOAT,
+    SHOAL_TYPE_STRING,
+    SHOAL_TYPE_BYTES,
+    SHOAL_TYPE_LIST,
+    SHOAL_TYPE_MAP,
+    SHOAL_TYPE_OBJECT,  /* a shared object: see shoal_value_object_kind */
+    SHOAL_TYPE_FOREIGN, /* bytes that only a binding understands: see shoal_value_foreign */
 } shoal_type;
 
-/* Make a value from null, a bool or a number. The caller owns it. An integer up to INT64_MAX becomes SHOAL_INT. Does
+/* Make a value from null, a bool or a number. The caller owns it. An integer up to INT64_MAX becomes SHOAL_TYPE_INT. Does
  * not block. Thread-safe. Errors: SHOAL_ENOMEM. */
 shoal_value *shoal_value_null(void);
 shoal_value *shoal_value_bool(bool b);
@@ -83,7 +83,7 @@ shoal_value *shoal_value_string(const char *text);
  * SHOAL_EINVAL if bytes is NULL and size is not 0; SHOAL_ENOMEM. */
 shoal_value *shoal_value_bytes(const void *bytes, size_t size);
 
-/* Makes a value of type SHOAL_FOREIGN from a copy of bytes that only a binding understands, such as a pickled Python
+/* Makes a value of type SHOAL_TYPE_FOREIGN from a copy of bytes that only a binding understands, such as a pickled Python
  * object; tag identifies their format. The library carries them and does not look inside. The caller owns the value.
  * At most 4 GiB less 17 bytes can be sent. Does not block. Thread-safe. Errors: SHOAL_EINVAL if bytes is NULL and
  * size is not 0; SHOAL_ENOMEM. */
@@ -142,7 +142,7 @@ shoal_value *shoal_value_copy(const shoal_value *value);
  * not matter. Does not block. Thread-safe. Cannot fail. */
 bool shoal_value_equal(const shoal_value *a, const shoal_value *b);
 
-/* Returns the type of a value; SHOAL_NULL for NULL. Does not block. Thread-safe. Cannot fail. */
+/* Returns the type of a value; SHOAL_TYPE_NULL for NULL. Does not block. Thread-safe. Cannot fail. */
 shoal_type shoal_value_type(const shoal_value *value);
 
 /* Read a value as a bool or a number. Int, uint and float can be read as each other if that does not change the
@@ -172,9 +172,9 @@ shoal_kind shoal_value_object_kind(const shoal_value *value);
  * The first read of a tensor, sparse tensor, module or data set makes it, over the memory of the original. Errors: also
  * SHOAL_ESTATE after the process left its world; SHOAL_ECORRUPT; SHOAL_ENOMEM. A module has the same type, settings and
  * parameters as the one that was sent; its types must be registered (shoal_module_register), or the error is
- * SHOAL_ENOENT. A data set may also fail with the error of its open function. This process's later work on a card tensor
+ * SHOAL_ENOENT. A data set may also fail with the error of its open function. This process's later work on a GPU tensor
  * comes after the work that the sender did before its put; the get of the value alone does not ensure that.
- * SHOAL_ELOST if the sender of a card tensor died before its work was done. */
+ * SHOAL_ELOST if the sender of a GPU tensor died before its work was done. */
 #define SHOAL_DECLARE_AS(type) shoal_##type *shoal_value_as_##type(const shoal_value *value);
 SHOAL_OBJECTS(SHOAL_DECLARE_AS)
 

@@ -137,8 +137,8 @@ typedef struct shoal_ps_entry {
     const char *doing;   /* the operation it is in, or what it waits for, such as "gets from queue 17"; else "" */
     uint64_t references; /* blocks that it holds references to */
     uint64_t cached;     /* free blocks that it keeps for its own use */
-    uint64_t card_held;  /* bytes of card memory that it has from the driver */
-    uint64_t card_used;  /* the part of card_held that its tensors use, and that it has lent to other processes */
+    uint64_t cuda_held;  /* bytes of GPU memory that it has from the driver */
+    uint64_t cuda_used;  /* the part of cuda_held that its tensors use, and that it has lent to other processes */
 } shoal_ps_entry;
 
 /* Lists the processes of all worlds of this user, like `shoal ps`. Calls `each` once for each process, with context,

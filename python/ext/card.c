@@ -1,4 +1,4 @@
-/* Cards: names of devices, the rules of DLPack for streams, and waiting. */
+/* GPUs: names of devices, the rules of DLPack for streams, and waiting. */
 #include "tensor.h"
 
 #include <stdlib.h>
@@ -13,7 +13,7 @@ int ext_dlpack_device(shoal_tensor *t, shoal_dlpack_device *out_device)
         return 0;
     }
     shoal_dlpack *pack;
-    shoal_err err = shoal_tensor_to_dlpack(t, 0, &pack); /* knows the number of the card */
+    shoal_err err = shoal_tensor_to_dlpack(t, 0, &pack); /* knows the number of the GPU */
     if (err != SHOAL_OK) {
         ext_raise(err);
         return -1;
@@ -23,7 +23,7 @@ int ext_dlpack_device(shoal_tensor *t, shoal_dlpack_device *out_device)
     return 0;
 }
 
-/* Returns the number of this process's card, which it opens; -1 with an exception. */
+/* Returns the number of this process's GPU, which it opens; -1 with an exception. */
 static int card_number(void)
 {
     shoal_tensor *t = shoal_empty_on(SHOAL_CUDA, SHOAL_U8, SHOAL_SHAPE(1));
@@ -51,7 +51,8 @@ int ext_card_device(const char *name, shoal_device *out_device)
     }
     int card = card_number();
     if (card >= 0 && card != number) {
-        PyErr_Format(PyExc_ValueError, "this process uses card %d, not %ld; SHOAL_CARD says which one", card, number);
+        PyErr_Format(PyExc_ValueError, "this process uses GPU %d, not %ld; SHOAL_CUDA_DEVICE says which one", card,
+                     number);
     }
     *out_device = SHOAL_CUDA;
     return card >= 0 && card == number ? 0 : -1; /* -1 may be both, with an exception */
@@ -68,7 +69,7 @@ static int read_stream(PyObject *stream, ext_destination *to)
         return -1;
     }
     if (number == 0 || number < -1) {
-        PyErr_Format(PyExc_ValueError, "stream %lld is not one of a card: use 1 for the default stream", number);
+        PyErr_Format(PyExc_ValueError, "stream %lld is not one of a GPU: use 1 for the default stream", number);
         return -1;
     }
     to->has_stream = number != -1;
@@ -116,11 +117,10 @@ int ext_dlpack_destination(const shoal_tensor *t, PyObject *device, PyObject *st
     }
     to->to_cpu = want.type == SHOAL_DLPACK_CPU && (copied || Py_IsNone(copy));
     if (!to->to_cpu) {
-        PyErr_SetString(PyExc_BufferError,
-                        have.type == SHOAL_DLPACK_CPU
-                            ? "the tensor is on the CPU and can be exported to the CPU only"
-                            : "the tensor is on the card, and only a copy can be exported elsewhere, "
-                              "to the CPU");
+        PyErr_SetString(PyExc_BufferError, have.type == SHOAL_DLPACK_CPU
+                                               ? "the tensor is on the CPU and can be exported to the CPU only"
+                                               : "the tensor is on the GPU, and only a copy can be exported elsewhere, "
+                                                 "to the CPU");
         return -1;
     }
     return 0;
@@ -138,16 +138,16 @@ static PyObject *order(PyObject *number, shoal_err (*call)(void *stream))
     return err == SHOAL_OK ? Py_NewRef(Py_None) : ext_raise(err);
 }
 
-static PyObject *card_follow(PyObject *module, PyObject *stream)
+static PyObject *cuda_follow(PyObject *module, PyObject *stream)
 {
     (void)module;
-    return order(stream, shoal_card_follow_stream);
+    return order(stream, shoal_cuda_follow_stream);
 }
 
-static PyObject *card_precede(PyObject *module, PyObject *stream)
+static PyObject *cuda_precede(PyObject *module, PyObject *stream)
 {
     (void)module;
-    return order(stream, shoal_card_precede_stream);
+    return order(stream, shoal_cuda_precede_stream);
 }
 
 static PyObject *card_wait(PyObject *module, PyObject *unused)
@@ -156,19 +156,19 @@ static PyObject *card_wait(PyObject *module, PyObject *unused)
     (void)unused;
     shoal_err err;
     Py_BEGIN_ALLOW_THREADS;
-    err = shoal_card_wait();
+    err = shoal_cuda_wait();
     Py_END_ALLOW_THREADS;
     return err == SHOAL_OK ? Py_NewRef(Py_None) : ext_raise(err);
 }
 
-static PyObject *card_memory(PyObject *module, PyObject *unused)
+static PyObject *cuda_memory(PyObject *module, PyObject *unused)
 {
     (void)module;
     (void)unused;
-    shoal_card_memory memory;
+    shoal_cuda_memory memory;
     shoal_err err;
     Py_BEGIN_ALLOW_THREADS;
-    err = shoal_card_memory_get(&memory);
+    err = shoal_cuda_memory_get(&memory);
     Py_END_ALLOW_THREADS;
     if (err != SHOAL_OK) {
         return ext_raise(err);
@@ -183,7 +183,7 @@ static PyObject *card_trim(PyObject *module, PyObject *unused)
     (void)unused;
     size_t bytes;
     Py_BEGIN_ALLOW_THREADS;
-    bytes = shoal_card_trim();
+    bytes = shoal_cuda_trim();
     Py_END_ALLOW_THREADS;
     return PyLong_FromSize_t(bytes);
 }
@@ -191,18 +191,18 @@ static PyObject *card_trim(PyObject *module, PyObject *unused)
 int ext_add_card(PyObject *module)
 {
     static PyMethodDef functions[] = {
-        {"card_follow", card_follow, METH_O, "card_follow(stream): Shoal's later work waits for the stream."},
-        {"card_precede", card_precede, METH_O, "card_precede(stream): the stream's later work waits for Shoal's."},
+        {"cuda_follow", cuda_follow, METH_O, "cuda_follow(stream): Shoal's later work waits for the stream."},
+        {"cuda_precede", cuda_precede, METH_O, "cuda_precede(stream): the stream's later work waits for Shoal's."},
         {"synchronize", card_wait, METH_NOARGS,
-         "synchronize()\n--\n\nWaits until all work of Shoal on this process's card is done, also what it waits for of "
+         "synchronize()\n--\n\nWaits until all work of Shoal on this process's GPU is done, also what it waits for of "
          "other processes. Raises shoal.Error if one of them died before it had computed a tensor that was used here."},
-        {"card_memory", card_memory, METH_NOARGS,
-         "card_memory()\n--\n\nReturns how many bytes of the card this process has asked for and holds, and how many "
+        {"cuda_memory", cuda_memory, METH_NOARGS,
+         "cuda_memory()\n--\n\nReturns how many bytes of the GPU this process has asked for and holds, and how many "
          "are "
          "free and there in total, as a dict. What is held includes memory that is kept for later or lent to other "
          "processes."},
         {"empty_cache", card_trim, METH_NOARGS,
-         "empty_cache()\n--\n\nGives card memory back that Shoal keeps for later in this process, as "
+         "empty_cache()\n--\n\nGives GPU memory back that Shoal keeps for later in this process, as "
          "torch.cuda.empty_cache() does for torch's. Returns the number of bytes."},
         {NULL, NULL, 0, NULL},
     };

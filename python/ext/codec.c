@@ -12,7 +12,7 @@
  *   [foreign ARRAY, block]         a numpy array whose elements are in the block (array.c)
  *   foreign SMALL_ARRAY            a small numpy array, the elements included
  *   [foreign TORCH, block]         a torch tensor over a block (torch/glue.h)
- *   [foreign TORCH, tensor]        the same on a card, over a tensor of bytes
+ *   [foreign TORCH, tensor]        the same on a GPU, over a tensor of bytes
  */
 #include "codec.h"
 
@@ -266,7 +266,7 @@ static PyObject *decode(const shoal_value *value);
 
 PyObject *ext_objects_of(const shoal_value *list)
 {
-    size_t count = shoal_value_type(list) == SHOAL_LIST ? shoal_value_count(list) : 1;
+    size_t count = shoal_value_type(list) == SHOAL_TYPE_LIST ? shoal_value_count(list) : 1;
     PyObject *objects = PyList_New((Py_ssize_t)count - 1);
     for (size_t i = 1; objects != NULL && i < count; i++) {
         PyObject *object = ext_shared_from_value(shoal_value_at(list, i));
@@ -345,7 +345,7 @@ PyObject *ext_decode_foreign(uint32_t tag, const void *bytes, size_t size)
 static uint32_t tag_of(const shoal_value *value)
 {
     uint32_t tag = 0;
-    return value != NULL && shoal_value_type(value) == SHOAL_FOREIGN &&
+    return value != NULL && shoal_value_type(value) == SHOAL_TYPE_FOREIGN &&
                    shoal_value_as_foreign(value, &tag, NULL) != NULL
                ? tag
                : 0;
@@ -394,9 +394,9 @@ static PyObject *decode_number(const shoal_value *value, shoal_type type)
     double number = 0;
     bool truth = false;
     switch (type) {
-    case SHOAL_BOOL: return shoal_value_as_bool(value, &truth) == SHOAL_OK ? PyBool_FromLong(truth) : NULL;
-    case SHOAL_INT: return shoal_value_as_int(value, &integer) == SHOAL_OK ? PyLong_FromLongLong(integer) : NULL;
-    case SHOAL_UINT:
+    case SHOAL_TYPE_BOOL: return shoal_value_as_bool(value, &truth) == SHOAL_OK ? PyBool_FromLong(truth) : NULL;
+    case SHOAL_TYPE_INT: return shoal_value_as_int(value, &integer) == SHOAL_OK ? PyLong_FromLongLong(integer) : NULL;
+    case SHOAL_TYPE_UINT:
         return shoal_value_as_uint(value, &natural) == SHOAL_OK ? PyLong_FromUnsignedLongLong(natural) : NULL;
     default: return shoal_value_as_float(value, &number) == SHOAL_OK ? PyFloat_FromDouble(number) : NULL;
     }
@@ -408,19 +408,19 @@ static PyObject *decode(const shoal_value *value)
     const void *bytes;
     shoal_type type = shoal_value_type(value);
     switch (type) {
-    case SHOAL_NULL: Py_RETURN_NONE;
-    case SHOAL_BOOL:
-    case SHOAL_INT:
-    case SHOAL_UINT:
-    case SHOAL_FLOAT: return decode_number(value, type);
-    case SHOAL_STRING: return PyUnicode_FromString(shoal_value_as_string(value));
-    case SHOAL_BYTES:
+    case SHOAL_TYPE_NULL: Py_RETURN_NONE;
+    case SHOAL_TYPE_BOOL:
+    case SHOAL_TYPE_INT:
+    case SHOAL_TYPE_UINT:
+    case SHOAL_TYPE_FLOAT: return decode_number(value, type);
+    case SHOAL_TYPE_STRING: return PyUnicode_FromString(shoal_value_as_string(value));
+    case SHOAL_TYPE_BYTES:
         bytes = shoal_value_as_bytes(value, &size);
         return PyBytes_FromStringAndSize(bytes, (Py_ssize_t)size);
-    case SHOAL_LIST: return decode_list(value);
-    case SHOAL_MAP: return decode_map(value);
-    case SHOAL_OBJECT: return ext_shared_from_value(value);
-    case SHOAL_FOREIGN:
+    case SHOAL_TYPE_LIST: return decode_list(value);
+    case SHOAL_TYPE_MAP: return decode_map(value);
+    case SHOAL_TYPE_OBJECT: return ext_shared_from_value(value);
+    case SHOAL_TYPE_FOREIGN:
         bytes = shoal_value_as_packed(value, &size);
         return bytes != NULL ? ext_unpack(bytes, size) : decode_foreign(value, value);
     }

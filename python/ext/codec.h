@@ -81,7 +81,7 @@ int ext_array_encode(PyObject *obj, shoal_value **out_value);
 PyObject *ext_array_decode(const void *bytes, size_t size, shoal_block *block);
 int ext_array_add(PyObject *module);
 
-/* torch tensors, in the same way. memory is the value with the block, or the tensor on a card; NULL if there is none. */
+/* torch tensors, in the same way. memory is the value with the block, or the tensor on a GPU; NULL if there is none. */
 int ext_torch_encode(PyObject *obj, shoal_value **out_value);
 PyObject *ext_torch_decode(const void *bytes, size_t size, const shoal_value *memory);
 int ext_torch_add(PyObject *module);

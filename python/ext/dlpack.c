@@ -74,7 +74,7 @@ static PyObject *unversioned_capsule(shoal_dlpack *pack)
     return capsule;
 }
 
-/* A pack of card memory for a receiver with a stream of its own. Before the memory is given back, Shoal's later work is
+/* A pack of GPU memory for a receiver with a stream of its own. Before the memory is given back, Shoal's later work is
  * made to wait for what the receiver has enqueued. */
 typedef struct card_pack {
     shoal_dlpack pack; /* a copy of inner, with another deleter */
@@ -85,7 +85,7 @@ typedef struct card_pack {
 static void card_pack_delete(shoal_dlpack *pack)
 {
     card_pack *card = pack->manager;
-    (void)!shoal_card_follow_stream(card->stream); /* fails if the receiver captures, or the card is gone */
+    (void)!shoal_cuda_follow_stream(card->stream); /* fails if the receiver captures, or the GPU is gone */
     delete_pack(card->inner);
     free(card);
 }
@@ -96,7 +96,7 @@ static shoal_dlpack *for_stream(shoal_dlpack *inner, void *stream)
     card_pack *card = malloc(sizeof *card);
     if (card == NULL) {
         PyErr_NoMemory();
-    } else if (shoal_card_precede_stream(stream) != SHOAL_OK) {
+    } else if (shoal_cuda_precede_stream(stream) != SHOAL_OK) {
         ext_raise(shoal_last_error());
         free(card);
         card = NULL;
@@ -118,8 +118,8 @@ static shoal_dlpack *make_pack(shoal_tensor *t, const ext_destination *to)
     shoal_tensor *copy = NULL;
     size_t mark = shoal_scope_mark();
     if (to->to_cpu) {
-        Py_BEGIN_ALLOW_THREADS; /* waits for the card */
-        copy = shoal_tensor_to(t, SHOAL_CPU);
+        Py_BEGIN_ALLOW_THREADS; /* waits for the GPU */
+        copy = shoal_to_device(t, SHOAL_CPU);
         Py_END_ALLOW_THREADS;
     }
     shoal_err err = to->to_cpu && copy == NULL ? shoal_last_error()

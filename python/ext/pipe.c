@@ -110,7 +110,7 @@ static PyObject *pipe_recv(PyObject *self, PyObject *unused)
     if (value == NULL) {
         return NULL;
     }
-    if (shoal_value_type(value) != SHOAL_BYTES) {
+    if (shoal_value_type(value) != SHOAL_TYPE_BYTES) {
         return ext_decode(value);
     }
     size_t size = 0;
@@ -183,7 +183,7 @@ static PyObject *receive_bytes(PyObject *self)
     if (value == NULL) {
         return NULL;
     }
-    if (shoal_value_type(value) == SHOAL_BYTES) {
+    if (shoal_value_type(value) == SHOAL_TYPE_BYTES) {
         return ext_decode(value);
     }
     PyObject *obj = ext_decode(value);

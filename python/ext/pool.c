@@ -131,13 +131,13 @@ static size_t size_of(const shoal_value *value, int depth)
 {
     size_t size = 0, count;
     switch (shoal_value_type(value)) {
-    case SHOAL_STRING: return strlen(shoal_value_as_string(value));
-    case SHOAL_BYTES: return shoal_value_as_bytes(value, &size) != NULL ? size : 0;
-    case SHOAL_FOREIGN: return shoal_value_as_foreign(value, NULL, &size) != NULL ? size : 0;
-    case SHOAL_OBJECT:
+    case SHOAL_TYPE_STRING: return strlen(shoal_value_as_string(value));
+    case SHOAL_TYPE_BYTES: return shoal_value_as_bytes(value, &size) != NULL ? size : 0;
+    case SHOAL_TYPE_FOREIGN: return shoal_value_as_foreign(value, NULL, &size) != NULL ? size : 0;
+    case SHOAL_TYPE_OBJECT:
         return shoal_value_object_kind(value) == SHOAL_KIND_BLOCK ? shoal_block_size(shoal_value_as_block(value)) : 0;
-    case SHOAL_LIST:
-    case SHOAL_MAP:
+    case SHOAL_TYPE_LIST:
+    case SHOAL_TYPE_MAP:
         count = depth > 0 ? shoal_value_count(value) : 0;
         for (size_t i = 0; i < count; i++) {
             size += size_of(shoal_value_at(value, i), depth - 1);
@@ -352,7 +352,7 @@ static int work_on(worker *w, shoal_value *value)
 {
     task_header header;
     size_t size = 0;
-    const char *bytes = shoal_value_type(value) == SHOAL_LIST && shoal_value_count(value) == 2
+    const char *bytes = shoal_value_type(value) == SHOAL_TYPE_LIST && shoal_value_count(value) == 2
                             ? shoal_value_as_bytes(shoal_value_at(value, 0), &size)
                             : NULL;
     if (bytes != NULL && size >= sizeof header) {

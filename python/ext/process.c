@@ -182,9 +182,9 @@ static shoal_process *handle_of(PyObject *self)
 static PyObject *exit_code(const shoal_status *status)
 {
     switch (status->end) {
-    case SHOAL_RETURNED: return PyLong_FromLong(0);
-    case SHOAL_FAILED: return PyLong_FromLong(1);
-    case SHOAL_KILLED: return PyLong_FromLong(-status->code);
+    case SHOAL_PROCESS_RETURNED: return PyLong_FromLong(0);
+    case SHOAL_PROCESS_FAILED: return PyLong_FromLong(1);
+    case SHOAL_PROCESS_KILLED: return PyLong_FromLong(-status->code);
     default: return PyLong_FromLong(status->code >= 0 ? status->code : 255);
     }
 }
@@ -411,7 +411,7 @@ static PyObject *message_of(const shoal_value *args)
 {
     uint32_t tag = 0;
     size_t size = 0;
-    const shoal_value *pickle = shoal_value_type(args) == SHOAL_LIST ? shoal_value_at(args, 0) : args;
+    const shoal_value *pickle = shoal_value_type(args) == SHOAL_TYPE_LIST ? shoal_value_at(args, 0) : args;
     const void *bytes = shoal_value_as_foreign(pickle, &tag, &size);
     if (bytes == NULL || tag != CODEC_PICKLE) {
         PyErr_SetString(ext_error, "the parent did not start this process as a Python process");

@@ -1,5 +1,5 @@
 /* Tensor: the library's tensors in Python. tensor_make.c makes one from its arguments, tensor_buffer.c and dlpack.c show its
- * memory to others, and card.c has what is special about cards.
+ * memory to others, and card.c has what is special about GPUs.
  *
  * Every view of the memory holds a pack (shoal_dlpack): as long as one exists, the memory stays, and a private tensor
  * cannot move into the heap. */
@@ -217,8 +217,8 @@ static PyObject *tensor_move(PyObject *self, shoal_device device)
         return NULL;
     }
     size_t mark = shoal_scope_mark();
-    Py_BEGIN_ALLOW_THREADS; /* it may wait for the card */
-    moved = shoal_tensor_to(t, device);
+    Py_BEGIN_ALLOW_THREADS; /* it may wait for the GPU */
+    moved = shoal_to_device(t, device);
     Py_END_ALLOW_THREADS;
     return moved != NULL ? keep_result(mark, moved) : ext_raise(shoal_last_error());
 }
@@ -249,7 +249,7 @@ static PyObject *tensor_to(PyObject *self, PyObject *name)
     }
     size_t mark = shoal_scope_mark();
     if (ext_tensor_is_dtype(text, &dtype)) {
-        return keep_result(mark, shoal_to(t, dtype));
+        return keep_result(mark, shoal_to_dtype(t, dtype));
     }
     if (strncmp(text, "cpu", 3) != 0 && strncmp(text, "cuda", 4) != 0) {
         PyErr_Format(PyExc_TypeError, "unknown dtype or device %s; the devices are 'cpu' and 'cuda'", text);
@@ -258,7 +258,7 @@ static PyObject *tensor_to(PyObject *self, PyObject *name)
     return ext_card_device(text, &device) == 0 ? tensor_move(self, device) : NULL;
 }
 
-/* memoryview has the numbers of all dtypes but the two halves, which become f32 before. What is on the card is copied. */
+/* memoryview has the numbers of all dtypes but the two halves, which become f32 before. What is on the GPU is copied. */
 static PyObject *tensor_tolist(PyObject *self, PyObject *unused)
 {
     (void)unused;
@@ -274,7 +274,7 @@ static PyObject *tensor_tolist(PyObject *self, PyObject *unused)
     shoal_dtype dtype = shoal_tensor_dtype(t);
     size_t mark = shoal_scope_mark();
     PyObject *readable =
-        dtype == SHOAL_F16 || dtype == SHOAL_BF16 ? keep_result(mark, shoal_to(t, SHOAL_F32)) : Py_NewRef(self);
+        dtype == SHOAL_F16 || dtype == SHOAL_BF16 ? keep_result(mark, shoal_to_dtype(t, SHOAL_F32)) : Py_NewRef(self);
     PyObject *view = readable != NULL ? PyMemoryView_FromObject(readable) : NULL;
     PyObject *list = view != NULL ? PyObject_CallMethod(view, "tolist", NULL) : NULL;
     Py_XDECREF(view);
@@ -419,9 +419,9 @@ static PyMethodDef methods[] = {
      "to($self, dtype_or_device, /)\n--\n\nReturns the tensor with another dtype ('f32'), or on another device ('cpu' "
      "or 'cuda'); over the same memory if it is so already."},
     {"cpu", tensor_cpu, METH_NOARGS,
-     "cpu($self)\n--\n\nReturns the tensor in the memory of the CPU; waits for the card."},
+     "cpu($self)\n--\n\nReturns the tensor in the memory of the CPU; waits for the GPU."},
     {"cuda", tensor_cuda, METH_NOARGS,
-     "cuda($self)\n--\n\nReturns the tensor on this process's card. Raises shoal.Error if there is none."},
+     "cuda($self)\n--\n\nReturns the tensor on this process's GPU. Raises shoal.Error if there is none."},
     {"tolist", tensor_tolist, METH_NOARGS, "tolist($self)\n--\n\nReturns the elements as nested lists of numbers."},
     {"item", tensor_item, METH_NOARGS, "item($self)\n--\n\nReturns the element of a tensor that has only one."},
     {"__copy__", tensor_copy, METH_NOARGS, "For copy.copy: another object over the same memory."},
@@ -435,9 +435,9 @@ static PyMethodDef methods[] = {
      "of the torch tensor moves that to memory of its own: share() the tensor first."},
     {"__dlpack__", (PyCFunction)(void (*)(void))tensor_dlpack, METH_VARARGS | METH_KEYWORDS,
      "Exports the memory to another library without a copy. max_version of (1, 0) or later gives a versioned capsule. "
-     "stream is the receiver's, for a tensor on the card: it waits for Shoal's work."},
+     "stream is the receiver's, for a tensor on the GPU: it waits for Shoal's work."},
     {"__dlpack_device__", tensor_dlpack_device, METH_NOARGS,
-     "The device in DLPack's numbers: (1, 0) is the CPU, (2, n) card n."},
+     "The device in DLPack's numbers: (1, 0) is the CPU, (2, n) GPU n."},
     {"_from_capsule", tensor_from_capsule, METH_VARARGS | METH_CLASS, "See shoal.from_dlpack."},
     {NULL, NULL, 0, NULL},
 };

@@ -37,8 +37,8 @@ typedef struct ext_destination {
     uint64_t flags;    /* of shoal_tensor_to_dlpack */
     int versioned;     /* the capsule is "dltensor_versioned", otherwise "dltensor" */
     int bool_as_bytes; /* elements of dtype bool are called u8, for libraries that do not know bool */
-    int to_cpu;        /* a copy of a card's tensor, for the CPU */
-    int has_stream;    /* on a card: the receiver's stream waits for Shoal's work, and Shoal waits for it at the end */
+    int to_cpu;        /* a copy of a GPU's tensor, for the CPU */
+    int has_stream;    /* on a GPU: the receiver's stream waits for Shoal's work, and Shoal waits for it at the end */
     void *stream;
 } ext_destination;
 
@@ -55,7 +55,7 @@ int ext_dlpack_device(shoal_tensor *t, shoal_dlpack_device *out_device);
 /* Takes the tensor out of a capsule of either kind. bytes_as_bool: elements of dtype u8 are called bool. */
 shoal_tensor *ext_dlpack_import(PyObject *capsule, int bytes_as_bool);
 
-/* Reads the name of a device: "cpu", "cuda", or "cuda:N" if N is this process's card. */
+/* Reads the name of a device: "cpu", "cuda", or "cuda:N" if N is this process's GPU. */
 int ext_card_device(const char *name, shoal_device *out_device);
 
 /* Adds the functions of card.c. */

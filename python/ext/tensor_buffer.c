@@ -24,7 +24,7 @@ static int pack_memory(PyObject *self, shoal_dlpack **out_pack)
         return -1;
     }
     if (shoal_tensor_device(t) != SHOAL_CPU) {
-        PyErr_SetString(PyExc_BufferError, "the tensor is on the card, which the CPU cannot read: use t.cpu()");
+        PyErr_SetString(PyExc_BufferError, "the tensor is on the GPU, which the CPU cannot read: use t.cpu()");
         return -1;
     }
     shoal_err err = shoal_tensor_to_dlpack(t, 0, out_pack);

@@ -157,7 +157,7 @@ int ext_torch_add(PyObject *module)
         {"torch_describe", torch_describe, METH_O,
          "torch_describe(tensor): moves its storage into Shoal's memory and returns (description, Block), or "
          "(description, "
-         "Tensor) on a card; None if the short way cannot carry it."},
+         "Tensor) on a GPU; None if the short way cannot carry it."},
         {"torch_rebuild", torch_rebuild, METH_VARARGS,
          "torch_rebuild(description, memory): makes the tensor that torch_describe described."},
         {NULL, NULL, 0, NULL},

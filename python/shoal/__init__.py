@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import importlib
 
-from shoal._shoal import Closed, Error, Tensor, __version__, card_memory, empty_cache, synchronize
+from shoal._shoal import Closed, Error, Tensor, __version__, cuda_memory, empty_cache, synchronize
 
 TYPE_CHECKING = False  # importing typing would slow the start of every child
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from shoal._train import Training, train
     from shoal.arrays import empty, empty_like, from_numpy, full, is_shared, ones, share, zeros, zeros_like
 
-__all__ = ["Closed", "Error", "Tensor", "Training", "card_memory", "empty", "empty_cache", "empty_like", "from_dlpack",
+__all__ = ["Closed", "Error", "Tensor", "Training", "cuda_memory", "empty", "empty_cache", "empty_like", "from_dlpack",
            "from_numpy", "full", "is_shared", "load", "load_metadata", "multiprocessing", "ones", "save", "share",
            "synchronize", "tensor", "train", "world", "zeros", "zeros_like"]
 

@@ -37,7 +37,7 @@ def tensor(data: typing.Any, dtype: typing.Any = None, *, shared: bool = False, 
     numbers become bool, i64 or f32, as in torch. The bits of bf16 elements, which numpy has no type for, are accepted
     as an array of uint16 together with dtype "bf16". With `shared`, the tensor is made in the shared heap.
 
-    `device` is "cpu" or "cuda". Without it, a tensor of torch or Shoal on the card stays there, and all else is made on
+    `device` is "cpu" or "cuda". Without it, a tensor of torch or Shoal on the GPU stays there, and all else is made on
     the CPU.
     """
     if device is not None and not str(device).startswith(("cpu", "cuda")):
@@ -55,8 +55,8 @@ def from_dlpack(x: typing.Any) -> Tensor:
     """Makes a tensor over the memory of an object with `__dlpack__`, such as a torch tensor, without a copy.
 
     The memory belongs to the other library, so the tensor cannot be shared or put into a queue: `clone()` it first.
-    On a card, Shoal's work waits for that of the other library's current stream. The memory stays where it is: a torch
-    tensor can no longer be resized, on a card it can no longer be moved, and on the CPU the memory is no longer common
+    On a GPU, Shoal's work waits for that of the other library's current stream. The memory stays where it is: a torch
+    tensor can no longer be resized, on a GPU it can no longer be moved, and on the CPU the memory is no longer common
     once the torch tensor was shared or put.
     """
     made = Tensor._from_capsule(_capsule_of(x))
@@ -68,19 +68,19 @@ def from_dlpack(x: typing.Any) -> Tensor:
 
 
 def _capsule_of(x: typing.Any) -> typing.Any:
-    """Asks another library for its memory. On a card it makes its default stream wait for the one that computed it, and
+    """Asks another library for its memory. On a GPU it makes its default stream wait for the one that computed it, and
     Shoal's work then waits for that: Shoal's own stream is not given away, because then it would have to expect work of
     others in it."""
     kind = x.__dlpack_device__()[0]
     if kind not in (_CPU, _CUDA, _CUDA_HOST):
-        raise BufferError("from_dlpack() takes tensors in the memory of the CPU or of a CUDA card only")
+        raise BufferError("from_dlpack() takes tensors in the memory of the CPU or of a CUDA GPU only")
     stream = {"stream": _DEFAULT_STREAM} if kind == _CUDA else {}
     try:
         capsule = x.__dlpack__(max_version=(1, 0), **stream)
     except TypeError:  # a library from before DLPack 1
         capsule = x.__dlpack__(**stream)
     if kind == _CUDA:
-        _shoal.card_follow(_DEFAULT_STREAM)
+        _shoal.cuda_follow(_DEFAULT_STREAM)
     return capsule
 
 
@@ -96,7 +96,7 @@ def to_numpy(t: Tensor) -> typing.Any:
     import numpy
 
     if t.device != "cpu":
-        raise TypeError("the tensor is on the card, which numpy cannot read: use t.cpu().numpy()")
+        raise TypeError("the tensor is on the GPU, which numpy cannot read: use t.cpu().numpy()")
     memory: typing.Any = t  # typeshed knew no buffers of other classes before 3.12
     return numpy.asarray(memoryview(memory))
 
@@ -114,7 +114,7 @@ def to_torch(t: Tensor) -> typing.Any:
 
 
 def current_stream(torch: typing.Any, card: int) -> int:
-    """Returns the address of torch's current stream on a card; 0 is the default stream."""
+    """Returns the address of torch's current stream on a GPU; 0 is the default stream."""
     return int(torch.cuda.current_stream(card).cuda_stream)
 
 

@@ -118,7 +118,7 @@ def train(
     start: str | None = None,
     device: str | None = None,
     mps: str | None = None,
-    card_share: int | None = None,
+    cuda_share: int | None = None,
     tf32: bool | None = None,
     config: Path | None = None,
     progress: Callable[[Event], object] | None = None,

@@ -3,7 +3,7 @@
 A tensor that is put on a queue, or given to a process, is shared afterwards. What happens to its storage depends on whose
 memory it has:
 
-- private memory of this process moves into Shoal's memory, the heap or that of the card. The storage is replaced in place, so
+- private memory of this process moves into Shoal's memory, the heap or that of the GPU. The storage is replaced in place, so
   that all views of it, and Parameters, follow;
 - memory that is Shoal's already (`torch.from_numpy(shoal.zeros(3))`, `shoal.Tensor.torch()`) stays where it is;
 - memory that torch has shared stays where it is, too, because other processes and numpy arrays use it. It travels as
@@ -193,13 +193,13 @@ def _rebuild_sent_by_torch(meta: bytes, parcel: _Parcel) -> Any:
     return _storage_over(_shoal.torch_rebuild(meta, parcel.open()))
 
 
-# ---- the card ----
+# ---- the GPU ----
 
 def start_cuda() -> Any:
     """For the glue: starts torch's CUDA, which otherwise Python does when it makes the first CUDA tensor, and returns the
     function that gives the address of the current stream. None in a torch without CUDA.
 
-    A process that ends waits for its work on the card: others share its results, and the end of a process would cut it
+    A process that ends waits for its work on the GPU: others share its results, and the end of a process would cut it
     off. Finalizers, unlike atexit functions, run in forked children too."""
     torch = _torch()
     function = getattr(torch._C, "_cuda_getCurrentRawStream", None)
@@ -211,13 +211,13 @@ def start_cuda() -> Any:
 
 
 def _finish_cuda_work() -> None:
-    with contextlib.suppress(RuntimeError):  # the card's context has failed, and somebody else has said so
+    with contextlib.suppress(RuntimeError):  # the GPU's context has failed, and somebody else has said so
         _torch().cuda.synchronize(_card())
 
 
 def _card() -> int:
-    """The number of the card that Shoal uses. The library refuses what is no number."""
-    number = os.environ.get("SHOAL_CARD", "")
+    """The number of the GPU that Shoal uses. The library refuses what is no number."""
+    number = os.environ.get("SHOAL_CUDA_DEVICE", "")
     return int(number) if number.isdecimal() else 0
 
 
@@ -238,7 +238,7 @@ def _bytes_of(storage: Any) -> Any:
 
 
 def adopt(tensor: Any) -> Any:
-    """Shares the memory of a tensor now, instead of when it is first sent: moves it into the heap, or into card memory of
+    """Shares the memory of a tensor now, instead of when it is first sent: moves it into the heap, or into GPU memory of
     Shoal's. Memory that torch has shared stays where it is. Returns the tensor."""
     if load() is not None:
         assert _glue is not None
@@ -264,7 +264,7 @@ def pin(tensor: Any) -> None:
 
 
 def is_adopted(tensor: Any) -> bool:
-    """Returns whether the memory of a tensor is Shoal's, in the heap or on the card."""
+    """Returns whether the memory of a tensor is Shoal's, in the heap or on the GPU."""
     if load() is not None:
         assert _glue is not None
         return bool(_glue.is_adopted(tensor))
@@ -273,7 +273,7 @@ def is_adopted(tensor: Any) -> bool:
 
 def is_moved(tensor: Any) -> bool:
     """Returns whether the memory of a tensor is shared, in the heap or by torch itself. Never compiles the glue. Torch calls
-    every tensor on a card shared, so there it counts whether the memory is Shoal's. A sparse tensor is if its parts are."""
+    every tensor on a GPU shared, so there it counts whether the memory is Shoal's. A sparse tensor is if its parts are."""
     torch = _torch()
     if tensor.layout != torch.strided:
         return all(is_moved(part) for part in parts(tensor))

@@ -1,6 +1,6 @@
-"""Tensors of a card without one: over the stub driver, whose card memory is host memory. torch here knows no CUDA, but the glue makes CUDA
-tensors of card memory, without kernels; so what travels, identity and makers that die are tested here, and the rest by
-cuda_torch_test.py on a card."""
+"""Tensors of a GPU without one: over the stub driver, whose GPU memory is host memory. torch here knows no CUDA, but the glue makes CUDA
+tensors of GPU memory, without kernels; so what travels, identity and makers that die are tested here, and the rest by
+cuda_torch_test.py on a GPU."""
 import ctypes
 import os
 import pathlib
@@ -43,13 +43,13 @@ def describe(dtype, sizes, strides, offset=0, flags=0):
 
 
 def torch_on_card(values, flags=0):
-    """A torch tensor on the card, of floats."""
+    """A torch tensor on the GPU, of floats."""
     raw = struct.pack(f"{len(values)}f", *values)
     return _shoal.torch_rebuild(describe(F32, [len(values)], [1], flags=flags), on_card(raw))
 
 
 def floats(x):
-    """The elements of a contiguous torch tensor on the stub's card."""
+    """The elements of a contiguous torch tensor on the stub's GPU."""
     return list((ctypes.c_float * x.numel()).from_address(x.data_ptr()))
 
 
@@ -102,7 +102,7 @@ def put_blocked(messages, received):
     stream = new_stream()
     STUB.block()
     DRIVER.cuEventRecord(new_event(), stream)  # any work
-    _shoal.card_follow(stream.value)
+    _shoal.cuda_follow(stream.value)
     messages.put(t)
     messages.put("more")
     if received is not None:
@@ -139,11 +139,11 @@ def make_while_torch_fails(answers):
 
     import shoal.torch
     shoal.torch.start_cuda = fail
-    before = shoal.card_memory()["asked"]
+    before = shoal.cuda_memory()["asked"]
     try:
         torch_on_card([1] * 1000)
     except RuntimeError as error:
-        answers.put((str(error), shoal.card_memory()["asked"] - before))
+        answers.put((str(error), shoal.cuda_memory()["asked"] - before))
 
 
 # ---- the tests ----
@@ -169,10 +169,10 @@ class Tensors(unittest.TestCase):
     def test_refusals_are_one_sentence(self):
         t = on_card([1., 2.])
         for call, error, text in (
-                (t.numpy, TypeError, r"on the card.*t\.cpu\(\)\.numpy\(\)"),
-                (lambda: memoryview(t), BufferError, r"on the card.*t\.cpu\(\)"),
-                (lambda: t.__array_interface__, BufferError, "on the card"),
-                (lambda: t.to("cuda:3"), ValueError, "uses card 0, not 3"),
+                (t.numpy, TypeError, r"on the GPU.*t\.cpu\(\)\.numpy\(\)"),
+                (lambda: memoryview(t), BufferError, r"on the GPU.*t\.cpu\(\)"),
+                (lambda: t.__array_interface__, BufferError, "on the GPU"),
+                (lambda: t.to("cuda:3"), ValueError, "uses GPU 0, not 3"),
                 (lambda: on_card([1], shared=True).to("cuda:x"), ValueError, "cuda:x is unknown"),
                 (lambda: t.to("tpu"), TypeError, "unknown dtype or device tpu; the devices are 'cpu' and 'cuda'"),
                 (lambda: shoal.tensor([1.], device="gpu"), ValueError, "the device gpu is unknown"),
@@ -206,11 +206,11 @@ class Tensors(unittest.TestCase):
 
     def test_memory(self):
         t = on_card(bytes(1 << 20))
-        memory = shoal.card_memory()
+        memory = shoal.cuda_memory()
         self.assertEqual(list(memory), ["asked", "held", "free", "total"])
         self.assertTrue(1 << 20 <= memory["asked"] <= memory["held"] <= memory["total"] - memory["free"])
         del t
-        self.assertGreater(memory["asked"], shoal.card_memory()["asked"])
+        self.assertGreater(memory["asked"], shoal.cuda_memory()["asked"])
         self.assertGreaterEqual(shoal.empty_cache(), 0)
         self.assertEqual(shoal.empty_cache(), 0)
 
@@ -260,7 +260,7 @@ class Numbers:
 
 
 class Forks(Case):
-    """B33: a process that has used the card forks."""
+    """B33: a process that has used the GPU forks."""
 
     methods = ("fork",)
 
@@ -272,7 +272,7 @@ class Forks(Case):
     def check(self, errors):
         self.assertEqual(len(errors), 5)
         for error in errors:
-            self.assertIn("this process was forked after its parent had used the card", error)
+            self.assertIn("this process was forked after its parent had used the GPU", error)
 
     def test_the_child_is_told(self):
         ctx = support.mp.get_context("fork")
@@ -319,7 +319,7 @@ class Messages(Case):
     methods = ("forkserver",)
 
     def count(self):
-        """Card memory of others stays mapped for a while, with an fd of the stub's; memory of this process is kept for later."""
+        """GPU memory of others stays mapped for a while, with an fd of the stub's; memory of this process is kept for later."""
         shoal.synchronize()
         shoal.empty_cache()
         return {what: number for what, number in super().count().items() if what != "fds"}
@@ -353,12 +353,12 @@ class Messages(Case):
         maker = CTX.Process(target=put_blocked, args=(messages, received))
         maker.start()
         t = messages.get(timeout=LONG)
-        _shoal.card_precede(stream.value)
+        _shoal.cuda_precede(stream.value)
         self.assertNotEqual(DRIVER.cuStreamQuery(stream), 0)
         received.set()
 
         def goes_on():
-            _shoal.card_precede(stream.value)  # notices no death; the stub's streams go on when they are asked
+            _shoal.cuda_precede(stream.value)  # notices no death; the stub's streams go on when they are asked
             return DRIVER.cuStreamQuery(stream) == 0
 
         support.wait_until(goes_on)
@@ -376,12 +376,12 @@ class Messages(Case):
         os.environ["SHOAL_STUB_CARDS"] = "0"
         self.addCleanup(os.environ.pop, "SHOAL_STUB_CARDS")
         self.assertEqual(support.run_all(ctx, [(get_without_a_card, messages, answers)]), [0])
-        self.assertRegex(answers.get(timeout=LONG), "no CUDA card")
+        self.assertRegex(answers.get(timeout=LONG), "no CUDA GPU")
 
     def test_b53_a_killed_consumer_leaks_nothing(self):
         messages = CTX.Queue()
         shoal.empty_cache()
-        before = shoal.card_memory()
+        before = shoal.cuda_memory()
         for _ in range(3):
             t = on_card(bytes(64 << 20))
             for _ in range(4):
@@ -390,7 +390,7 @@ class Messages(Case):
             self.assertEqual(support.run_all(CTX, [(take_and_die, messages)]), [-signal.SIGKILL])
             messages.get(timeout=LONG)
         shoal.empty_cache()
-        after = shoal.card_memory()
+        after = shoal.cuda_memory()
         self.assertEqual((after["asked"], after["held"]), (before["asked"], before["held"]))
 
     def test_sent_on(self):
@@ -402,7 +402,7 @@ class Messages(Case):
         self.assertEqual(second.get(timeout=LONG).tolist(), [5, 6])
 
     def test_started_with_a_tensor_by_a_program_with_threads(self):
-        """Threads make a difference to the library's locks; a program that uses a real card always has some."""
+        """Threads make a difference to the library's locks; a program that uses a real GPU always has some."""
         answers, end = CTX.Queue(), threading.Event()
         thread = threading.Thread(target=end.wait)
         thread.start()
@@ -449,10 +449,10 @@ class Messages(Case):
             x = torch.from_dlpack(on_card([1., 2.]).__dlpack__())
         with self.assertRaisesRegex(RuntimeError, r"cannot be moved: send tensor\.clone"):
             messages.put(x)
-        os.environ["SHOAL_CARD"] = "1"
-        self.addCleanup(os.environ.pop, "SHOAL_CARD")
+        os.environ["SHOAL_CUDA_DEVICE"] = "1"
+        self.addCleanup(os.environ.pop, "SHOAL_CUDA_DEVICE")
         for call in messages.put, shoal.share:
-            with self.assertRaisesRegex(RuntimeError, r"on another card.*: set SHOAL_CARD, or send tensor\.cpu\(\)"):
+            with self.assertRaisesRegex(RuntimeError, r"on another GPU.*: set SHOAL_CUDA_DEVICE, or send tensor\.cpu\(\)"):
                 call(x)
         with self.assertRaisesRegex(ValueError, "clone"):  # an error of the library, as the extension raises it
             _shoal.torch_rebuild(describe(F32, [1], [1]), shoal.from_dlpack(on_card(bytes(4))))

@@ -1,4 +1,4 @@
-"""torch tensors on a card in messages: B1 to B6, B8, B15 and B16 (so B50), the order of streams, and makers that die. Needs a card
+"""torch tensors on a GPU in messages: B1 to B6, B8, B15 and B16 (so B50), the order of streams, and makers that die. Needs a GPU
 and a torch with CUDA; `make test-cuda` runs it."""
 import collections
 import gc
@@ -16,8 +16,8 @@ try:
 except ImportError:
     print("skipped: torch is not installed")
     sys.exit(77)
-if __name__ == "__main__" and not torch.cuda.is_available():  # a child of these tests may be one that sees no card
-    print("skipped: torch has no CUDA card here")
+if __name__ == "__main__" and not torch.cuda.is_available():  # a child of these tests may be one that sees no GPU
+    print("skipped: torch has no CUDA GPU here")
     sys.exit(77)
 
 import shoal
@@ -25,11 +25,11 @@ import shoal.torch
 import support
 from support import LONG, Case
 
-CTX = support.mp.get_context("forkserver")  # its server has imported torch, and not used the card
+CTX = support.mp.get_context("forkserver")  # its server has imported torch, and not used the GPU
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.int16, torch.int8,
           torch.uint8, torch.bool, torch.complex64)
 SECOND = 2_000_000_000  # cycles of torch.cuda._sleep: about a second
-ALONE = bool(os.environ.get("SHOAL_TEST_WHOLE_CARD"))  # nobody else uses the card
+ALONE = bool(os.environ.get("SHOAL_TEST_WHOLE_CARD"))  # nobody else uses the GPU
 SOON = 10  # seconds: for what must not wait without end
 
 Pair = collections.namedtuple("Pair", "first second")
@@ -130,7 +130,7 @@ def put_and_die(messages, finished, received):
     x = torch.zeros(1000, device="cuda")
     messages.put(x.clone())
     torch.cuda._sleep(1)
-    x += 0  # torch loads a kernel when it is first used, and waits for the card then
+    x += 0  # torch loads a kernel when it is first used, and waits for the GPU then
     shoal.share(x)
     torch.cuda.synchronize()
     shoal.synchronize()
@@ -201,7 +201,7 @@ def put_error(queue, call):
 
 
 def total_or_error(messages, answers):
-    """How a process sees a tensor of the card that has another CUDA_VISIBLE_DEVICES, or none."""
+    """How a process sees a tensor of the GPU that has another CUDA_VISIBLE_DEVICES, or none."""
     try:
         x = messages.get(timeout=LONG)
         answers.put((str(x.device), float(x.sum())))
@@ -233,7 +233,7 @@ class Torch(Case):
         assert cls.other.exitcode == 0
 
     def count(self):
-        """The driver opens files when it likes, and lent card memory comes back when it is needed."""
+        """The driver opens files when it likes, and lent GPU memory comes back when it is needed."""
         return {"children": super().count()["children"]}
 
     def ask(self, name, *args):
@@ -395,12 +395,12 @@ class Torch(Case):
             del y
 
     def test_card_memory_comes_back(self):
-        before = shoal.card_memory()["held"], torch.cuda.memory_reserved()
+        before = shoal.cuda_memory()["held"], torch.cuda.memory_reserved()
         for number in range(200):
             x = torch.full((2 << 20,), float(number), device="cuda")  # 8 MiB
             self.assertEqual(self.ask("first", x), number)
             del x
-        self.assertLess(shoal.card_memory()["held"] - before[0], 200 << 20)
+        self.assertLess(shoal.cuda_memory()["held"] - before[0], 200 << 20)
         self.assertLess(torch.cuda.memory_reserved() - before[1], 200 << 20)
 
     # ---- deaths ----
@@ -458,7 +458,7 @@ class Torch(Case):
             return torch.cuda.mem_get_info()[0]
 
         messages = CTX.Queue()
-        before, held = free(), shoal.card_memory()["held"]
+        before, held = free(), shoal.cuda_memory()["held"]
         for number in range(2):
             x = torch.full((512 << 20,), float(number), device="cuda")  # 2 GiB
             messages.put(x)
@@ -468,7 +468,7 @@ class Torch(Case):
             del x
             messages.get(timeout=LONG)
         free()
-        self.assertEqual(shoal.card_memory()["held"], held)
+        self.assertEqual(shoal.cuda_memory()["held"], held)
         if ALONE:
             support.wait_until(lambda: before - free() < 1 << 30, SOON)
 
@@ -570,14 +570,14 @@ class Torch(Case):
 
     def test_torchs_count_of_memory(self):
         x = torch.zeros(1 << 20, device="cuda")
-        before, asked = torch.cuda.memory_allocated(), shoal.card_memory()["asked"]
+        before, asked = torch.cuda.memory_allocated(), shoal.cuda_memory()["asked"]
         shoal.share(x)
         self.assertEqual(torch.cuda.memory_allocated(), before - (4 << 20))
-        self.assertGreaterEqual(shoal.card_memory()["asked"], asked + (4 << 20))
+        self.assertGreaterEqual(shoal.cuda_memory()["asked"], asked + (4 << 20))
         torch.cuda.empty_cache()
         self.assertEqual(self.ask("total", x), 0)
 
-    @unittest.skipUnless(ALONE, "SHOAL_TEST_WHOLE_CARD is not set: others may use the card, too")
+    @unittest.skipUnless(ALONE, "SHOAL_TEST_WHOLE_CARD is not set: others may use the GPU, too")
     def test_whole_card_torch_makes_room(self):
         torch.cuda.empty_cache()
         shoal.empty_cache()

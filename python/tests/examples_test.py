@@ -45,7 +45,7 @@ class Examples(unittest.TestCase):
             self.assertGreater(float(re.fullmatch(r"4 processes: (\d+\.\d) % of the test images are right\n",
                                                   run("hogwild_card.py"))[1]), 85)
         else:
-            with self.assertRaisesRegex(AssertionError, "ended with 1: this example needs a CUDA card"):
+            with self.assertRaisesRegex(AssertionError, "ended with 1: this example needs a CUDA GPU"):
                 run("hogwild_card.py")
 
     @needs_torch
@@ -78,13 +78,13 @@ class Examples(unittest.TestCase):
 
 
 def has_card():
-    """Whether torch finds a card. In a process of its own: this one stays without torch."""
+    """Whether torch finds a GPU. In a process of its own: this one stays without torch."""
     program = "import sys, torch; sys.exit(not torch.cuda.is_available())"
     return subprocess.run([sys.executable, "-c", program], timeout=LIMIT).returncode == 0
 
 
 class Documents(unittest.TestCase):
-    """The Python blocks of the documents run, and print what their comments say. Without a card, one that needs a card fails; it
+    """The Python blocks of the documents run, and print what their comments say. Without a GPU, one that needs a GPU fails; it
     does not hang."""
 
     def check(self, document, least):

@@ -51,7 +51,7 @@ class FakeTorch:
 
 
 def use_a_card(queue):
-    os.environ["SHOAL_CARD"] = "3"
+    os.environ["SHOAL_CUDA_DEVICE"] = "3"
     sys.modules["torch"] = FakeTorch(queue)
     shoal.torch.start_cuda()
     queue.put("used")

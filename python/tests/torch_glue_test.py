@@ -247,7 +247,7 @@ class Build(unittest.TestCase):
 
     def test_it_is_linked_with_libshoal(self):
         with tempfile.TemporaryDirectory() as folder:
-            other = os.path.join(folder, "libshoal_cuda.so")  # loaded when the card was opened before
+            other = os.path.join(folder, "libshoal_cuda.so")  # loaded when the GPU was opened before
             shutil.copy(_ctypes.__file__, other)
             ctypes.CDLL(other)
             with open("/proc/self/maps") as maps:

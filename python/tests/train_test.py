@@ -86,8 +86,8 @@ class Train(unittest.TestCase):
         with self.assertRaisesRegex((shoal.Error, ValueError), self.folder):
             shoal.train(**SMALL, data=self.folder)
         with (mock.patch.dict(os.environ, PATH=self.folder, CUDA_MPS_PIPE_DIRECTORY=self.folder),
-              self.assertRaisesRegex(ValueError, "a worker's share of the card needs MPS, but .* is not installed")):
-            shoal.train(device="cuda", card_share=50)
+              self.assertRaisesRegex(ValueError, "a worker's share of the GPU needs MPS, but .* is not installed")):
+            shoal.train(device="cuda", cuda_share=50)
         with self.assertRaisesRegex(ValueError, "save=FILE"):
             shoal.train(**SMALL, epochs=1).weights
 

@@ -1,4 +1,4 @@
-/* The card half of the torch glue: torch's CUDA storages over Shoal's card memory.
+/* The GPU half of the torch glue: torch's CUDA storages over Shoal's GPU memory.
  *
  * A storage is moved in place once: Shoal makes a tensor of bytes of the same size, copies them, and the storage's data
  * pointer is replaced. So views and Parameters follow, and from then on the memory travels by handle. Only memory of
@@ -111,7 +111,7 @@ void *current_address(c10::Device device)
 
 /* ---- memory ---- */
 
-/* The memory of a storage on the card. */
+/* The memory of a storage on the GPU. */
 class CardMemory
 {
   public:
@@ -175,7 +175,7 @@ class CardMemory
             }
         } catch (const std::exception &) {
         }
-        (void)!shoal_card_follow_stream(memory->stream_address_);
+        (void)!shoal_cuda_follow_stream(memory->stream_address_);
         delete memory;
     }
 
@@ -231,7 +231,7 @@ template <class Call> auto unlocked(Call call)
     return result;
 }
 
-/* Returns a new tensor of bytes on the card. If there is no room, torch gives back what it keeps for later. */
+/* Returns a new tensor of bytes on the GPU. If there is no room, torch gives back what it keeps for later. */
 shoal_tensor *empty_bytes(int64_t size)
 {
     auto make = [&] { return shoal_empty_on(SHOAL_CUDA, SHOAL_U8, 1, &size); };
@@ -250,24 +250,24 @@ shoal_tensor *empty_bytes(int64_t size)
     return bytes;
 }
 
-/* Refuses a storage on a card that Shoal does not use in this process. */
+/* Refuses a storage on a GPU that Shoal does not use in this process. */
 void check_card(c10::Device device, int used)
 {
     if (device.index() != used)
         raise(
             PyExc_RuntimeError,
-            "the tensor is on another card than the one that Shoal uses in this process, which is the first, or number "
-            "SHOAL_CARD: set SHOAL_CARD, or send tensor.cpu()");
+            "the tensor is on another GPU than the one that Shoal uses in this process, which is the first, or number "
+            "SHOAL_CUDA_DEVICE: set SHOAL_CUDA_DEVICE, or send tensor.cpu()");
 }
 
-/* The number of the card that Shoal will use, if it is not open yet. The library says so if this is no number. */
+/* The number of the GPU that Shoal will use, if it is not open yet. The library says so if this is no number. */
 int card_to_use()
 {
-    const char *number = std::getenv("SHOAL_CARD");
+    const char *number = std::getenv("SHOAL_CUDA_DEVICE");
     return number ? std::atoi(number) : 0;
 }
 
-/* Moves a storage to Shoal's card memory, unless it is there. Returns its memory.
+/* Moves a storage to Shoal's GPU memory, unless it is there. Returns its memory.
  *
  * Other threads may run until the memory is there, and may move or resize the same storage. So it is looked at again
  * then, and from there on no other thread of Python runs. */
@@ -278,7 +278,7 @@ CardMemory *adopt_card(const c10::Storage &storage)
         return memory;
     check_card(impl->device(), card_to_use());
     void *stream = current_address(impl->device());
-    check(shoal_card_follow_stream(stream)); /* refuses a capture, before anything is done */
+    check(shoal_cuda_follow_stream(stream)); /* refuses a capture, before anything is done */
     writable_data(impl);                     /* a lazy copy gets memory of its own, which can be moved */
     check_can_move(impl);
     int64_t room = std::max<int64_t>(static_cast<int64_t>(impl->nbytes()), 1);
@@ -296,10 +296,10 @@ CardMemory *adopt_card(const c10::Storage &storage)
     check_can_move(impl);
     if (size > room)
         raise(PyExc_RuntimeError, "another thread has resized the tensor while it was moved");
-    check(shoal_card_follow_stream(stream));
+    check(shoal_cuda_follow_stream(stream));
     if (size > 0)
         copy_bytes(memory->tensor(), data, size, impl->device());
-    check(shoal_card_precede_stream(stream)); /* before torch uses its old memory for something else */
+    check(shoal_cuda_precede_stream(stream)); /* before torch uses its old memory for something else */
     card_cache.remember(memory->id(), storage, memory.get());
     CardMemory *moved = memory.get();
     c10::DataPtr before = impl->set_data_ptr(memory.release()->data_pointer());
@@ -314,7 +314,7 @@ CardMemory *adopt_card(const c10::Storage &storage)
 shoal_tensor *send_card(const c10::Storage &storage)
 {
     CardMemory *memory = adopt_card(storage);
-    check(shoal_card_follow_stream(current_address(memory->device())));
+    check(shoal_cuda_follow_stream(current_address(memory->device())));
     return shoal_tensor_retain(memory->tensor());
 }
 
@@ -325,7 +325,7 @@ size_t card_size(const shoal_tensor *tensor)
 {
     if (shoal_tensor_device(tensor) != SHOAL_CUDA || shoal_tensor_dtype(tensor) != SHOAL_U8 ||
         shoal_tensor_ndim(tensor) != 1 || !shoal_tensor_is_contiguous(tensor) || shoal_tensor_offset(tensor) != 0)
-        raise(PyExc_ValueError, "the message has no bytes of a card for this tensor");
+        raise(PyExc_ValueError, "the message has no bytes of a GPU for this tensor");
     return static_cast<size_t>(shoal_tensor_count(tensor));
 }
 
@@ -337,12 +337,12 @@ c10::Storage storage_on_card(TensorReference &reference)
     c10::intrusive_ptr<c10::StorageImpl> living = card_cache.recall(id);
     CardMemory *memory = living ? CardMemory::of(living.get()) : nullptr;
     if (memory && memory->id() == id) {
-        check(shoal_card_precede_stream(current_address(memory->device())));
+        check(shoal_cuda_precede_stream(current_address(memory->device())));
         return c10::Storage(std::move(living));
     }
     size_t size = card_size(reference.tensor);
     auto fresh = std::make_unique<CardMemory>(reference);
-    check(shoal_card_precede_stream(current_address(fresh->device())));
+    check(shoal_cuda_precede_stream(current_address(fresh->device())));
     memory = fresh.get();
     c10::Storage storage(c10::make_intrusive<c10::StorageImpl>(c10::StorageImpl::use_byte_size_t(), size,
                                                                fresh.release()->data_pointer(), /*allocator=*/nullptr,

@@ -1,5 +1,5 @@
 /* The torch glue: moves the memory of torch's CPU storages into Shoal's heap, and builds tensors over heap blocks. card.h
- * does the same on a card.
+ * does the same on a GPU.
  *
  * A storage is moved in place. It keeps its identity, only its data pointer is replaced; so views and Parameters
  * follow. The new data pointer belongs to a BlockMemory, which holds the reference to the block and is an
@@ -315,7 +315,7 @@ struct Header {
 
 static_assert(sizeof(Header) + 2 * sizeof(int64_t) * SHOAL_TORCH_DIMS_MAX == SHOAL_TORCH_META_MAX, "glue.h says so");
 
-/* The dispatch keys of a plain dense tensor on the CPU, and on a card. A tensor with any other key (sparse, quantised,
+/* The dispatch keys of a plain dense tensor on the CPU, and on a GPU. A tensor with any other key (sparse, quantised,
  * conjugate, a subclass with __torch_dispatch__, inside vmap) is not plain. */
 uint64_t plain_keys, plain_card_keys;
 
@@ -566,7 +566,7 @@ c10::Storage movable_storage(PyObject *obj)
         raise(PyExc_TypeError, "a torch.Tensor is needed");
     const at::Tensor &tensor = THPVariable_Unpack(obj);
     if (!tensor.has_storage() || !(tensor.device().is_cpu() || tensor.device().is_cuda()))
-        raise(PyExc_TypeError, "the tensor has no storage in the memory of the CPU or of a CUDA card");
+        raise(PyExc_TypeError, "the tensor has no storage in the memory of the CPU or of a CUDA GPU");
     return tensor.storage();
 }
 
@@ -655,7 +655,7 @@ PyObject *method_cached(PyObject *, PyObject *)
 
 PyMethodDef methods[] = {
     {"adopt", method_adopt, METH_O,
-     "adopt(tensor): moves its storage into Shoal's memory, of the heap or of the card, and returns the tensor."},
+     "adopt(tensor): moves its storage into Shoal's memory, of the heap or of the GPU, and returns the tensor."},
     {"is_adopted", method_is_adopted, METH_O, "is_adopted(tensor): whether its storage lies in Shoal's memory."},
     {"pin", method_pin, METH_O, "pin(tensor): others know the address of its memory, which must stay."},
     {"empty", method_empty, METH_O, "empty(size): a tensor of so many bytes in a new block of the heap."},

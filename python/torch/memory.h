@@ -1,4 +1,4 @@
-/* What the two kinds of memory of the torch glue share: blocks of the heap (glue.cpp) and memory of a card (card.h). */
+/* What the two kinds of memory of the torch glue share: blocks of the heap (glue.cpp) and memory of a GPU (card.h). */
 #ifndef SHOAL_TORCH_MEMORY_H
 #define SHOAL_TORCH_MEMORY_H
 
@@ -97,7 +97,7 @@ class Cache
 };
 
 Cache &cache = *new Cache;      /* by the number of a block */
-Cache &card_cache = *new Cache; /* by the number of a card tensor's storage */
+Cache &card_cache = *new Cache; /* by the number of a GPU tensor's storage */
 
 /* A child must not find a lock held by a thread that it does not have. Nothing is called under these locks that takes
  * another, so their place in the order of locks does not matter. */

@@ -81,7 +81,7 @@ static bool is_half(const shoal_tensor *t)
 static shoal_err add_into_half(shoal_tensor *to, shoal_tensor *g)
 {
     size_t mark = shoal_scope_mark();
-    shoal_tensor *sum = shoal_add(shoal_to(to, SHOAL_F32), shoal_to(g, SHOAL_F32));
+    shoal_tensor *sum = shoal_add(shoal_to_dtype(to, SHOAL_F32), shoal_to_dtype(g, SHOAL_F32));
     sh_tensor_touch(to);
     shoal_err err = sum ? sh_tensor_copy_data(to, sum) : shoal_last_error();
     shoal_scope_release(mark);
@@ -162,7 +162,7 @@ static shoal_err add_to_hooked(walk *w, shoal_tensor *leaf, shoal_tensor *g)
 static shoal_tensor *sum_to(shoal_tensor *g, const sh_shape *s)
 {
     int extra = g->ndim - s->ndim;
-    g = is_half(g) ? shoal_to(g, SHOAL_F32) : g; /* sh_back_give converts back */
+    g = is_half(g) ? shoal_to_dtype(g, SHOAL_F32) : g; /* sh_back_give converts back */
     for (int d = 0; d < extra; d++) {
         g = shoal_sum(g, 0, false);
     }
@@ -255,7 +255,7 @@ shoal_err sh_back_give(sh_back *back, int input, shoal_tensor *grad)
         grad = sum_to(grad, &e->shape);
     }
     if (grad && (shoal_dtype)grad->dtype != e->shape.dtype) {
-        grad = shoal_to(grad, e->shape.dtype);
+        grad = shoal_to_dtype(grad, e->shape.dtype);
     }
     if (grad && grad->storage->device != e->device) {
         grad = sh_op_to_device(grad, e->device);

@@ -26,8 +26,8 @@ static shoal_err common_dtype(const sh_call *c, int i, int j, shoal_dtype *out)
         *out = b->dtype;
     } else {
         sh_text ta, tb;
-        return sh_fail(SHOAL_ETYPE, "%s of %s and %s: convert one with shoal_to", c->op->name, sh_tensor_text(&ta, a),
-                       sh_tensor_text(&tb, b));
+        return sh_fail(SHOAL_ETYPE, "%s of %s and %s: convert one with shoal_to_dtype", c->op->name,
+                       sh_tensor_text(&ta, a), sh_tensor_text(&tb, b));
     }
     return SHOAL_OK;
 }
@@ -38,7 +38,7 @@ static shoal_err pair_shape(sh_call *c, bool floats_only, bool with_bool, bool g
     SH_TRY(common_dtype(c, 0, 1, &dtype));
     bool known = floats_only ? sh_dtype_is_wide_float(dtype) : is_number(dtype) || (with_bool && dtype == SHOAL_B8);
     if (!known) {
-        return sh_fail(SHOAL_ETYPE, "%s does not support %s; convert with shoal_to", c->op->name,
+        return sh_fail(SHOAL_ETYPE, "%s does not support %s; convert with shoal_to_dtype", c->op->name,
                        shoal_dtype_name(dtype));
     }
     shoal_err err = sh_shape_broadcast(&c->shape[0], c->op->name, c->in[0], c->in[1]);

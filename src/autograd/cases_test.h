@@ -129,20 +129,20 @@ static shoal_tensor *run_lstm_c(shoal_tensor **in)
     X(clone, shoal_mul(shoal_contiguous(x), x), "n:AB") \
     X(copy_, shoal_copy_(shoal_clone(x), y), "n:AB", "n:B") \
     X(fill_, shoal_add(shoal_fill_(shoal_clone(x), 2), x), "n:AB") \
-    X(sum, shoal_sum(x, SHOAL_ALL, false), "n:ABC") \
+    X(sum, shoal_sum(x, SHOAL_ALL_DIMS, false), "n:ABC") \
     X(sum, shoal_sum(x, 1, false), "n:ABC") \
     X(sum, shoal_sum(x, -1, true), "n:ABC") \
     X(sum, shoal_sum(x, 0, false), "n:") \
-    X(mean, shoal_mean(x, SHOAL_ALL, true), "n:ABC") \
+    X(mean, shoal_mean(x, SHOAL_ALL_DIMS, true), "n:ABC") \
     X(mean, shoal_mean(x, 0, false), "n:ABC") \
     X(prod, shoal_prod(x, 1, false), "n:ABC") \
-    X(prod, shoal_prod(x, SHOAL_ALL, false), "n:AB") \
+    X(prod, shoal_prod(x, SHOAL_ALL_DIMS, false), "n:AB") \
     X(max, shoal_max(x, 1, false), "d:ABC") \
-    X(max, shoal_max(x, SHOAL_ALL, false), "d:AB") \
+    X(max, shoal_max(x, SHOAL_ALL_DIMS, false), "d:AB") \
     X(min, shoal_min(x, 0, true), "d:AB") \
-    X(min, shoal_min(x, SHOAL_ALL, true), "d:AB") \
+    X(min, shoal_min(x, SHOAL_ALL_DIMS, true), "d:AB") \
     X(logsumexp, shoal_logsumexp(x, 1, false), "n:ABC") \
-    X(logsumexp, shoal_logsumexp(x, SHOAL_ALL, true), "n:AB") \
+    X(logsumexp, shoal_logsumexp(x, SHOAL_ALL_DIMS, true), "n:AB") \
     X(norm, shoal_norm(x), "n:AB") \
     X(matmul, shoal_matmul(x, y), "n:AB", "n:BC") \
     X(matmul, shoal_matmul(x, y), "n:2AB", "n:32BC") \
@@ -171,18 +171,18 @@ static shoal_tensor *run_lstm_c(shoal_tensor **in)
     X(log_softmax, shoal_log_softmax(x, 0), "n:ABC") \
     X(log_softmax, shoal_nll_loss(shoal_log_softmax(x, 1), y), "n:NC", "i:N<C") \
     X(nll_loss, shoal_nll_loss(x, y), "n:NC", "i:N<C") \
-    X(nll_loss, shoal_nll_loss_with(x, y, z, SHOAL_MEAN), "n:NC", "i:N<C", "c:C") \
-    X(nll_loss, shoal_nll_loss_with(x, y, NULL, SHOAL_NONE), "n:NC", "i:N<C") \
-    X(nll_loss, shoal_nll_loss_with(x, y, NULL, SHOAL_SUM), "n:NCD", "i:ND<C") \
+    X(nll_loss, shoal_nll_loss_with(x, y, z, SHOAL_REDUCTION_MEAN), "n:NC", "i:N<C", "c:C") \
+    X(nll_loss, shoal_nll_loss_with(x, y, NULL, SHOAL_REDUCTION_NONE), "n:NC", "i:N<C") \
+    X(nll_loss, shoal_nll_loss_with(x, y, NULL, SHOAL_REDUCTION_SUM), "n:NCD", "i:ND<C") \
     X(cross_entropy, shoal_cross_entropy(x, y), "n:NC", "i:N<C") \
-    X(cross_entropy, shoal_cross_entropy_with(x, y, SHOAL_NONE), "n:NC", "i:N<C") \
-    X(cross_entropy, shoal_cross_entropy_with(x, y, SHOAL_SUM), "n:NC", "i:N<C") \
-    X(mse_loss, shoal_mse_loss(x, y, SHOAL_MEAN), "n:AB", "n:AB") \
-    X(mse_loss, shoal_mse_loss(x, y, SHOAL_NONE), "n:AB", "n:AB") \
-    X(l1_loss, shoal_l1_loss(x, y, SHOAL_SUM), "d:AB", "u:AB") \
-    X(smooth_l1_loss, shoal_smooth_l1_loss(x, y, SHOAL_MEAN), "d:AB", "u:AB") \
-    X(bce_with_logits, shoal_bce_with_logits(x, y, SHOAL_MEAN), "d:AB", "u:AB") \
-    X(bce_with_logits, shoal_bce_with_logits(x, y, SHOAL_NONE), "d:AB", "u:AB") \
+    X(cross_entropy, shoal_cross_entropy_with(x, y, SHOAL_REDUCTION_NONE), "n:NC", "i:N<C") \
+    X(cross_entropy, shoal_cross_entropy_with(x, y, SHOAL_REDUCTION_SUM), "n:NC", "i:N<C") \
+    X(mse_loss, shoal_mse_loss(x, y, SHOAL_REDUCTION_MEAN), "n:AB", "n:AB") \
+    X(mse_loss, shoal_mse_loss(x, y, SHOAL_REDUCTION_NONE), "n:AB", "n:AB") \
+    X(l1_loss, shoal_l1_loss(x, y, SHOAL_REDUCTION_SUM), "d:AB", "u:AB") \
+    X(smooth_l1_loss, shoal_smooth_l1_loss(x, y, SHOAL_REDUCTION_MEAN), "d:AB", "u:AB") \
+    X(bce_with_logits, shoal_bce_with_logits(x, y, SHOAL_REDUCTION_MEAN), "d:AB", "u:AB") \
+    X(bce_with_logits, shoal_bce_with_logits(x, y, SHOAL_REDUCTION_NONE), "d:AB", "u:AB") \
     X(dropout, shoal_dropout(x, 0.4), "n:ABC") \
     X(dropout2d, shoal_dropout2d(x, 0.4), "n:ABCD") \
     X(dropout2d, shoal_dropout2d(x, 0.4), "n:AB") \
@@ -386,7 +386,7 @@ static shoal_tensor *case_loss(int number, const case_inputs *made, shoal_tensor
     if (out_result) {
         *out_result = result;
     }
-    shoal_tensor *loss = shoal_sum(shoal_mul(result, weights), SHOAL_ALL, false);
+    shoal_tensor *loss = shoal_sum(shoal_mul(result, weights), SHOAL_ALL_DIMS, false);
     ck_assert_ptr_nonnull(loss);
     return loss;
 }

@@ -52,7 +52,7 @@ const sh_op sh_op_to = {"to", SH_OP_COMPUTES, to_shape, clone_forward, pass_back
 /* Integers have no gradient. */
 static const sh_op to_integer = {"to", SH_OP_COMPUTES, to_shape, clone_forward, NULL};
 
-shoal_tensor *shoal_to(shoal_tensor *a, shoal_dtype dtype)
+shoal_tensor *shoal_to_dtype(shoal_tensor *a, shoal_dtype dtype)
 {
     SH_NEED_TENSOR_OR_NULL(a);
     if (!a || (shoal_dtype)a->dtype == dtype) {
@@ -74,7 +74,7 @@ shoal_tensor *sh_op_to_device(shoal_tensor *a, const sh_device *device)
     return sh_run(&sh_op_tensor_to, &(sh_call){.in = {a}, .in_count = 1, .out_device = device}, 1);
 }
 
-shoal_tensor *shoal_tensor_to(shoal_tensor *a, shoal_device device)
+shoal_tensor *shoal_to_device(shoal_tensor *a, shoal_device device)
 {
     SH_NEED_TENSOR_OR_NULL(a);
     const sh_device *to = sh_device_get(device);
@@ -103,7 +103,7 @@ static shoal_err copy_backward(sh_back *b)
     sh_shape s;
     sh_back_shape(b, 1, &s);
     /* converted before sh_back_give sums what was repeated, so that the sum has the precision of in[1] */
-    return sh_back_needs(b, 1) ? sh_back_give(b, 1, shoal_to(sh_back_grad(b, 0), s.dtype)) : SHOAL_OK;
+    return sh_back_needs(b, 1) ? sh_back_give(b, 1, shoal_to_dtype(sh_back_grad(b, 0), s.dtype)) : SHOAL_OK;
 }
 
 const sh_op sh_op_copy = {"copy_", SH_OP_COPIES, copy_shape, copy_forward, copy_backward};
@@ -115,7 +115,7 @@ shoal_tensor *shoal_copy_(shoal_tensor *a, shoal_tensor *from)
 
 /* ---- copy_later_: no gradient ---- */
 
-shoal_err shoal_copy_later_(shoal_tensor *a, shoal_tensor *from)
+shoal_err shoal_tensor_copy_async(shoal_tensor *a, shoal_tensor *from)
 {
     SH_NEED_TENSOR(a);
     SH_NEED_TENSOR(from);
@@ -125,7 +125,7 @@ shoal_err shoal_copy_later_(shoal_tensor *a, shoal_tensor *from)
     sh_text own, other;
     if (!pinned || to->host_readable == here->host_readable) {
         return sh_fail(SHOAL_EINVAL, "copy_later_: one tensor must be pinned (shoal_empty_pinned) and the other on its "
-                                     "card; use shoal_copy_");
+                                     "GPU; use shoal_copy_");
     }
     if (!a->contiguous || !from->contiguous || a->dtype != from->dtype || a->ndim != from->ndim ||
         memcmp(a->shape, from->shape, (size_t)a->ndim * sizeof a->shape[0]) != 0) {

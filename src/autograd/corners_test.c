@@ -21,7 +21,7 @@ static void expect(shoal_tensor *t, int64_t n, const double *wanted)
     ck_assert_msg(t != NULL, "%s", shoal_last_error_text());
     ck_assert_int_eq(shoal_tensor_count(t), n);
     shoal_no_grad_begin();
-    shoal_tensor *d = shoal_contiguous(shoal_to(shoal_detach(t), SHOAL_F64));
+    shoal_tensor *d = shoal_contiguous(shoal_to_dtype(shoal_detach(t), SHOAL_F64));
     shoal_no_grad_end();
     const double *got = shoal_tensor_data(d);
     for (int64_t i = 0; i < n; i++) {
@@ -31,18 +31,18 @@ static void expect(shoal_tensor *t, int64_t n, const double *wanted)
 }
 #define EXPECT(t, ...) expect(t, (int64_t)(sizeof((double[]){__VA_ARGS__}) / sizeof(double)), (double[]){__VA_ARGS__})
 
-/* The call failed with SHOAL_ETYPE, and the error text names the call and suggests shoal_to. */
+/* The call failed with SHOAL_ETYPE, and the error text names the call and suggests shoal_to_dtype. */
 static void expect_refused(const shoal_tensor *t, const char *call)
 {
     ck_assert_msg(t == NULL, "%s does not fail", call);
     ck_assert_int_eq(shoal_last_error(), SHOAL_ETYPE);
-    ck_assert_msg(strstr(shoal_last_error_text(), call) && strstr(shoal_last_error_text(), "shoal_to"), "%s",
+    ck_assert_msg(strstr(shoal_last_error_text(), call) && strstr(shoal_last_error_text(), "shoal_to_dtype"), "%s",
                   shoal_last_error_text());
 }
 
 static shoal_tensor *total(shoal_tensor *t)
 {
-    return shoal_sum(t, SHOAL_ALL, false);
+    return shoal_sum(t, SHOAL_ALL_DIMS, false);
 }
 
 /* Bounds beyond the range of the integers do not wrap around. */
@@ -174,13 +174,13 @@ START_TEST(bytes_of_bools)
     EXPECT(shoal_logical_not(a), 1, 0, 0, 0, 1, 0);
     EXPECT(shoal_maximum(a, a), 0, 1, 1, 1, 0, 1);
     EXPECT(shoal_minimum(a, b), 0, 1, 1, 1, 0, 1);
-    EXPECT(shoal_to(a, SHOAL_F64), 0, 1, 1, 1, 0, 1);
-    EXPECT(shoal_to(a, SHOAL_U8), 0, 1, 1, 1, 0, 1);
+    EXPECT(shoal_to_dtype(a, SHOAL_F64), 0, 1, 1, 1, 0, 1);
+    EXPECT(shoal_to_dtype(a, SHOAL_U8), 0, 1, 1, 1, 0, 1);
     EXPECT(shoal_clone(a), 0, 1, 1, 1, 0, 1);
     EXPECT(total(a), 4);
-    EXPECT(shoal_prod(shoal_narrow(a, 0, 1, 3), SHOAL_ALL, false), 1);
-    EXPECT(shoal_max(a, SHOAL_ALL, false), 1);
-    EXPECT(shoal_argmax(a, SHOAL_ALL, false), 1);
+    EXPECT(shoal_prod(shoal_narrow(a, 0, 1, 3), SHOAL_ALL_DIMS, false), 1);
+    EXPECT(shoal_max(a, SHOAL_ALL_DIMS, false), 1);
+    EXPECT(shoal_argmax(a, SHOAL_ALL_DIMS, false), 1);
     EXPECT(shoal_where(a, DOUBLES(false, 1, 1, 1, 1, 1, 1), DOUBLES(false, 0, 0, 0, 0, 0, 0)), 0, 1, 1, 1, 0, 1);
     shoal_scope_release(0);
 }
@@ -191,7 +191,7 @@ START_TEST(infinite_logits)
 {
     shoal_tensor *x = DOUBLES(true, INFINITY, -INFINITY, INFINITY, -INFINITY, NAN, 0);
     shoal_tensor *t = DOUBLES(false, 0, 0, 1, 1, 0, NAN);
-    shoal_tensor *loss = shoal_bce_with_logits(x, t, SHOAL_NONE);
+    shoal_tensor *loss = shoal_bce_with_logits(x, t, SHOAL_REDUCTION_NONE);
     EXPECT(loss, INFINITY, 0, 0, INFINITY, NAN, NAN);
     ck_assert_ok(shoal_backward(total(loss)));
     EXPECT(shoal_tensor_grad(x), 1, 0, 0, -1, NAN, NAN);
@@ -219,7 +219,7 @@ START_TEST(gradient_of_a_copy)
 {
     shoal_tensor *x = DOUBLES(true, 7);
     shoal_tensor *a = shoal_scoped(shoal_zeros(SHOAL_F32, SHOAL_SHAPE(3)));
-    shoal_tensor *g = shoal_to(DOUBLES(false, 1, 0x1p-30, 0x1p-30), SHOAL_F32);
+    shoal_tensor *g = shoal_to_dtype(DOUBLES(false, 1, 0x1p-30, 0x1p-30), SHOAL_F32);
     ck_assert_ok(shoal_backward_with(shoal_copy_(a, x), g, false));
     EXPECT(shoal_tensor_grad(x), 1 + 0x1p-29);
     shoal_scope_release(0);

@@ -7,7 +7,7 @@ static shoal_err dropout_shape(sh_call *c)
 {
     const shoal_tensor *x = c->in[0];
     if (x->dtype != SHOAL_F32 && x->dtype != SHOAL_F64) {
-        return sh_fail(SHOAL_ETYPE, "%s does not support %s; convert with shoal_to", c->op->name,
+        return sh_fail(SHOAL_ETYPE, "%s does not support %s; convert with shoal_to_dtype", c->op->name,
                        shoal_dtype_name(x->dtype));
     }
     return sh_shape_init(&c->shape[0], x->dtype, x->ndim, x->shape);

@@ -18,7 +18,8 @@ static shoal_err check_arithmetic(const sh_call *c, bool floats_only)
     if (is_float || (!floats_only && (dtype == SHOAL_I64 || dtype == SHOAL_I32 || dtype == SHOAL_U8))) {
         return SHOAL_OK;
     }
-    return sh_fail(SHOAL_ETYPE, "%s does not support %s; convert with shoal_to", c->op->name, shoal_dtype_name(dtype));
+    return sh_fail(SHOAL_ETYPE, "%s does not support %s; convert with shoal_to_dtype", c->op->name,
+                   shoal_dtype_name(dtype));
 }
 
 static shoal_err numbers_shape(sh_call *c)
@@ -249,9 +250,10 @@ static shoal_err clamp_shape(sh_call *c)
     }
     for (int i = 0; i < 2 && !shoal_dtype_is_float(dtype); i++) {
         if (trunc(c->a.d[i]) != c->a.d[i]) {
-            return sh_fail(SHOAL_ETYPE,
-                           "clamp: the bound %g is not an integer but the tensor is %s; convert with shoal_to first",
-                           c->a.d[i], shoal_dtype_name(dtype));
+            return sh_fail(
+                SHOAL_ETYPE,
+                "clamp: the bound %g is not an integer but the tensor is %s; convert with shoal_to_dtype first",
+                c->a.d[i], shoal_dtype_name(dtype));
         }
     }
     return numbers_shape(c);

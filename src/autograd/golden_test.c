@@ -79,27 +79,27 @@ static shoal_tensor *lstm(shoal_tensor **in)
     X(expand, "expand", shoal_expand(x, SHOAL_SHAPE(3, 2, -1))) \
     X(slice, "slice", shoal_slice(x, 1, 1, 6, 2)) \
     X(slice, "select", shoal_select(x, 1, -1)) \
-    X(to, "to", shoal_to(x, SHOAL_F64)) \
-    X(sum, "sum", shoal_sum(x, SHOAL_ALL, false)) \
+    X(to, "to", shoal_to_dtype(x, SHOAL_F64)) \
+    X(sum, "sum", shoal_sum(x, SHOAL_ALL_DIMS, false)) \
     X(sum, "sum.0", shoal_sum(x, 0, false)) \
     X(sum, "sum.1.keep", shoal_sum(x, 1, true)) \
-    X(mean, "mean", shoal_mean(x, SHOAL_ALL, false)) \
+    X(mean, "mean", shoal_mean(x, SHOAL_ALL_DIMS, false)) \
     X(mean, "mean.0", shoal_mean(x, 0, false)) \
     X(mean, "mean.1.keep", shoal_mean(x, 1, true)) \
-    X(prod, "prod", shoal_prod(x, SHOAL_ALL, false)) \
+    X(prod, "prod", shoal_prod(x, SHOAL_ALL_DIMS, false)) \
     X(prod, "prod.0", shoal_prod(x, 0, false)) \
     X(prod, "prod.1.keep", shoal_prod(x, 1, true)) \
-    X(max, "max", shoal_max(x, SHOAL_ALL, false)) \
+    X(max, "max", shoal_max(x, SHOAL_ALL_DIMS, false)) \
     X(max, "max.1.keep", shoal_max(x, 1, true)) \
-    X(min, "min", shoal_min(x, SHOAL_ALL, false)) \
+    X(min, "min", shoal_min(x, SHOAL_ALL_DIMS, false)) \
     X(min, "min.1.keep", shoal_min(x, 1, true)) \
-    X(argmax, "argmax", shoal_argmax(x, SHOAL_ALL, false)) \
+    X(argmax, "argmax", shoal_argmax(x, SHOAL_ALL_DIMS, false)) \
     X(argmax, "argmax.1.keep", shoal_argmax(x, 1, true)) \
-    X(argmin, "argmin", shoal_argmin(x, SHOAL_ALL, false)) \
+    X(argmin, "argmin", shoal_argmin(x, SHOAL_ALL_DIMS, false)) \
     X(argmin, "argmin.1.keep", shoal_argmin(x, 1, true)) \
     X(any, "any.1.keep", shoal_any(x, 1, true)) \
     X(all, "all.1.keep", shoal_all(x, 1, true)) \
-    X(logsumexp, "logsumexp", shoal_logsumexp(x, SHOAL_ALL, false)) \
+    X(logsumexp, "logsumexp", shoal_logsumexp(x, SHOAL_ALL_DIMS, false)) \
     X(logsumexp, "logsumexp.1.keep", shoal_logsumexp(x, 1, true)) \
     X(norm, "norm", shoal_norm(x)) \
     X(matmul, "matmul", shoal_matmul(x, y)) \
@@ -125,24 +125,24 @@ static shoal_tensor *lstm(shoal_tensor **in)
     X(log_softmax, "log_softmax.1", shoal_log_softmax(x, 1)) \
     X(log_softmax, "log_softmax.0", shoal_log_softmax(x, 0)) \
     X(nll_loss, "nll_loss", shoal_nll_loss(x, y)) \
-    X(nll_loss, "nll_loss.weight", shoal_nll_loss_with(x, y, z, SHOAL_MEAN)) \
-    X(nll_loss, "nll_loss.none", shoal_nll_loss_with(x, y, NULL, SHOAL_NONE)) \
-    X(nll_loss, "nll_loss.sum", shoal_nll_loss_with(x, y, NULL, SHOAL_SUM)) \
+    X(nll_loss, "nll_loss.weight", shoal_nll_loss_with(x, y, z, SHOAL_REDUCTION_MEAN)) \
+    X(nll_loss, "nll_loss.none", shoal_nll_loss_with(x, y, NULL, SHOAL_REDUCTION_NONE)) \
+    X(nll_loss, "nll_loss.sum", shoal_nll_loss_with(x, y, NULL, SHOAL_REDUCTION_SUM)) \
     X(cross_entropy, "cross_entropy", shoal_cross_entropy(x, y)) \
-    X(cross_entropy, "cross_entropy.none", shoal_cross_entropy_with(x, y, SHOAL_NONE)) \
-    X(cross_entropy, "cross_entropy.sum", shoal_cross_entropy_with(x, y, SHOAL_SUM)) \
-    X(mse_loss, "mse_loss.mean", shoal_mse_loss(x, y, SHOAL_MEAN)) \
-    X(mse_loss, "mse_loss.sum", shoal_mse_loss(x, y, SHOAL_SUM)) \
-    X(mse_loss, "mse_loss.none", shoal_mse_loss(x, y, SHOAL_NONE)) \
-    X(l1_loss, "l1_loss.mean", shoal_l1_loss(x, y, SHOAL_MEAN)) \
-    X(l1_loss, "l1_loss.sum", shoal_l1_loss(x, y, SHOAL_SUM)) \
-    X(l1_loss, "l1_loss.none", shoal_l1_loss(x, y, SHOAL_NONE)) \
-    X(smooth_l1_loss, "smooth_l1_loss.mean", shoal_smooth_l1_loss(x, y, SHOAL_MEAN)) \
-    X(smooth_l1_loss, "smooth_l1_loss.sum", shoal_smooth_l1_loss(x, y, SHOAL_SUM)) \
-    X(smooth_l1_loss, "smooth_l1_loss.none", shoal_smooth_l1_loss(x, y, SHOAL_NONE)) \
-    X(bce_with_logits, "bce_with_logits.mean", shoal_bce_with_logits(x, y, SHOAL_MEAN)) \
-    X(bce_with_logits, "bce_with_logits.sum", shoal_bce_with_logits(x, y, SHOAL_SUM)) \
-    X(bce_with_logits, "bce_with_logits.none", shoal_bce_with_logits(x, y, SHOAL_NONE)) \
+    X(cross_entropy, "cross_entropy.none", shoal_cross_entropy_with(x, y, SHOAL_REDUCTION_NONE)) \
+    X(cross_entropy, "cross_entropy.sum", shoal_cross_entropy_with(x, y, SHOAL_REDUCTION_SUM)) \
+    X(mse_loss, "mse_loss.mean", shoal_mse_loss(x, y, SHOAL_REDUCTION_MEAN)) \
+    X(mse_loss, "mse_loss.sum", shoal_mse_loss(x, y, SHOAL_REDUCTION_SUM)) \
+    X(mse_loss, "mse_loss.none", shoal_mse_loss(x, y, SHOAL_REDUCTION_NONE)) \
+    X(l1_loss, "l1_loss.mean", shoal_l1_loss(x, y, SHOAL_REDUCTION_MEAN)) \
+    X(l1_loss, "l1_loss.sum", shoal_l1_loss(x, y, SHOAL_REDUCTION_SUM)) \
+    X(l1_loss, "l1_loss.none", shoal_l1_loss(x, y, SHOAL_REDUCTION_NONE)) \
+    X(smooth_l1_loss, "smooth_l1_loss.mean", shoal_smooth_l1_loss(x, y, SHOAL_REDUCTION_MEAN)) \
+    X(smooth_l1_loss, "smooth_l1_loss.sum", shoal_smooth_l1_loss(x, y, SHOAL_REDUCTION_SUM)) \
+    X(smooth_l1_loss, "smooth_l1_loss.none", shoal_smooth_l1_loss(x, y, SHOAL_REDUCTION_NONE)) \
+    X(bce_with_logits, "bce_with_logits.mean", shoal_bce_with_logits(x, y, SHOAL_REDUCTION_MEAN)) \
+    X(bce_with_logits, "bce_with_logits.sum", shoal_bce_with_logits(x, y, SHOAL_REDUCTION_SUM)) \
+    X(bce_with_logits, "bce_with_logits.none", shoal_bce_with_logits(x, y, SHOAL_REDUCTION_NONE)) \
     X(layer_norm, "layer_norm", shoal_layer_norm(x, y, z, 1, 1e-5)) \
     X(layer_norm, "layer_norm.2", shoal_layer_norm(x, y, z, 2, 1e-5)) \
     X(layer_norm, "layer_norm.plain", shoal_layer_norm(x, NULL, NULL, 1, 1e-3)) \
@@ -236,11 +236,11 @@ static void expect(const entry *e, const char *what, const shoal_tensor *got, sh
                   "%s, %s: %s, not %s", e->name, what, sh_tensor_text(&a, got), sh_tensor_text(&b, wanted));
     double limit = got->dtype == SHOAL_F32 ? 1e-5 : got->dtype == SHOAL_F64 ? 1e-10 : 0, greatest = 0;
     shoal_no_grad_begin();
-    shoal_tensor *g = shoal_contiguous(shoal_to(shoal_detach((shoal_tensor *)(uintptr_t)got), SHOAL_F64));
-    shoal_tensor *w = shoal_to(shoal_detach((shoal_tensor *)(uintptr_t)wanted), SHOAL_F64);
+    shoal_tensor *g = shoal_contiguous(shoal_to_dtype(shoal_detach((shoal_tensor *)(uintptr_t)got), SHOAL_F64));
+    shoal_tensor *w = shoal_to_dtype(shoal_detach((shoal_tensor *)(uintptr_t)wanted), SHOAL_F64);
     shoal_no_grad_end();
     const double *pg = shoal_tensor_data(g), *pw = shoal_tensor_data(w);
-    shoal_tensor *all = shoal_to(stored, SHOAL_F64);
+    shoal_tensor *all = shoal_to_dtype(stored, SHOAL_F64);
     const double *terms = shoal_tensor_data(all);
     for (int64_t i = 0; i < all->count; i++) {
         greatest = isfinite(terms[i]) && fabs(terms[i]) > greatest ? fabs(terms[i]) : greatest;

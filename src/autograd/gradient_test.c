@@ -157,9 +157,9 @@ START_TEST(conversion)
     shoal_tensor *t = shoal_uniform_(shoal_empty(SHOAL_F64, SHOAL_SHAPE(2, 3)), -1, 1);
     ck_assert_ok(shoal_tensor_set_requires_grad(t, true));
     shoal_tensor *w = shoal_arange(SHOAL_F32, 1, 7, 1);
-    shoal_tensor *narrow = shoal_to(shoal_transpose(t, 0, 1), SHOAL_F32);
+    shoal_tensor *narrow = shoal_to_dtype(shoal_transpose(t, 0, 1), SHOAL_F32);
     ck_assert_int_eq(shoal_tensor_dtype(narrow), SHOAL_F32);
-    ck_assert_ok(shoal_backward(shoal_sum(shoal_mul(narrow, shoal_view(w, SHOAL_SHAPE(3, 2))), SHOAL_ALL, false)));
+    ck_assert_ok(shoal_backward(shoal_sum(shoal_mul(narrow, shoal_view(w, SHOAL_SHAPE(3, 2))), SHOAL_ALL_DIMS, false)));
     shoal_tensor *grad = shoal_tensor_grad(t);
     ck_assert_int_eq(shoal_tensor_dtype(grad), SHOAL_F64);
     for (int i = 0; i < 2; i++) {
@@ -167,7 +167,7 @@ START_TEST(conversion)
             ck_assert(item_at(grad, SHOAL_SHAPE(i, j)) == 2 * j + i + 1);
         }
     }
-    ck_assert(!shoal_tensor_requires_grad(shoal_to(t, SHOAL_I64)));
+    ck_assert(!shoal_tensor_requires_grad(shoal_to_dtype(t, SHOAL_I64)));
     shoal_tensor_release(t);
     shoal_tensor_release(w);
     shoal_scope_release(0);
@@ -181,7 +181,7 @@ START_TEST(prod_with_zeros)
     const double wanted[] = {6, 0, 0, 0, 0, 0, 8, 4, 2};
     shoal_tensor *t = shoal_from_data(SHOAL_F64, data, SHOAL_SHAPE(3, 3));
     ck_assert_ok(shoal_tensor_set_requires_grad(t, true));
-    ck_assert_ok(shoal_backward(shoal_sum(shoal_prod(t, 1, false), SHOAL_ALL, false)));
+    ck_assert_ok(shoal_backward(shoal_sum(shoal_prod(t, 1, false), SHOAL_ALL_DIMS, false)));
     shoal_tensor *w = shoal_from_data(SHOAL_F64, wanted, SHOAL_SHAPE(3, 3));
     ck_assert(shoal_tensor_close(shoal_tensor_grad(t), w, 1e-12, 0));
     shoal_tensor_release(t);
@@ -220,7 +220,7 @@ START_TEST(linear_without_outputs)
     shoal_tensor *x = shoal_ones(SHOAL_F64, SHOAL_SHAPE(3, 4)), *w = shoal_ones(SHOAL_F64, SHOAL_SHAPE(0, 4));
     ck_assert_ok(shoal_tensor_set_requires_grad(x, true));
     shoal_tensor_release(shoal_full(SHOAL_F64, 7, SHOAL_SHAPE(3, 4)));
-    ck_assert_ok(shoal_backward(shoal_sum(shoal_linear(x, w, NULL), SHOAL_ALL, false)));
+    ck_assert_ok(shoal_backward(shoal_sum(shoal_linear(x, w, NULL), SHOAL_ALL_DIMS, false)));
     shoal_tensor *zeros = shoal_zeros_like(x);
     ck_assert(shoal_tensor_equal(shoal_tensor_grad(x), zeros));
     shoal_tensor_release(zeros);

@@ -15,7 +15,7 @@ shoal_tensor *sh_as_index(shoal_tensor *t, const char *op)
         (void)sh_fail(SHOAL_ETYPE, "%s: the index is %s, it must be i64 or i32", op, shoal_dtype_name(t->dtype));
         return NULL;
     }
-    return shoal_contiguous(shoal_to(t, SHOAL_I64));
+    return shoal_contiguous(shoal_to_dtype(t, SHOAL_I64));
 }
 
 /* ---- cat: a.i = dim ---- */

@@ -26,9 +26,9 @@ static shoal_err loss_shape(sh_call *c)
                        sh_tensor_text(&tx, x), sh_tensor_text(&tt, t));
     }
     switch ((shoal_reduction)c->a.i[0]) {
-    case SHOAL_MEAN:
-    case SHOAL_SUM: return sh_shape_init(&c->shape[0], x->dtype, SHOAL_SCALAR);
-    case SHOAL_NONE: return sh_shape_init(&c->shape[0], x->dtype, x->ndim, x->shape);
+    case SHOAL_REDUCTION_MEAN:
+    case SHOAL_REDUCTION_SUM: return sh_shape_init(&c->shape[0], x->dtype, SHOAL_SCALAR);
+    case SHOAL_REDUCTION_NONE: return sh_shape_init(&c->shape[0], x->dtype, x->ndim, x->shape);
     }
     return sh_fail(SHOAL_EINVAL, "%s: unknown reduction %lld", c->op->name, (long long)c->a.i[0]);
 }
@@ -48,21 +48,22 @@ static shoal_err loss_forward(sh_call *c, const loss *l)
     if (!value) {
         return shoal_last_error();
     }
-    if (c->a.i[0] == SHOAL_NONE) {
+    if (c->a.i[0] == SHOAL_REDUCTION_NONE) {
         return sh_tensor_copy_data(c->out[0], value);
     }
     sh_view in = sh_tensor_view(value), out = {.data = sh_tensor_ptr(c->out[0]), .ndim = in.ndim, .dtype = in.dtype};
     for (int d = 0; d < out.ndim; d++) {
         out.shape[d] = out.strides[d] = 1;
     }
-    return c->kernels->reduce->reduce(c->exec, c->a.i[0] == SHOAL_MEAN ? SH_REDUCE_MEAN : SH_REDUCE_SUM, &out, &in);
+    return c->kernels->reduce->reduce(c->exec, c->a.i[0] == SHOAL_REDUCTION_MEAN ? SH_REDUCE_MEAN : SH_REDUCE_SUM, &out,
+                                      &in);
 }
 
 /* A mean's 1 / count goes into the factor, as in PyTorch, or else into g. The order decides what overflows. */
 static shoal_err loss_backward(sh_back *b, const loss *l)
 {
     shoal_tensor *x = sh_back_saved(b, 0), *t = sh_back_saved(b, 1), *g = sh_back_grad(b, 0);
-    bool mean = sh_back_attrs(b)->i[0] == SHOAL_MEAN;
+    bool mean = sh_back_attrs(b)->i[0] == SHOAL_REDUCTION_MEAN;
     double share = mean ? 1 / (double)x->count : 1, factor = l->factor * share;
     if (mean && factor == 0) {
         g = shoal_mul_scalar(g, share);

@@ -122,7 +122,7 @@ shoal_tensor *sh_zeros_on(const shoal_tensor *like, int ndim, const int64_t *sha
 /* Returns a number as a 0-d tensor, in the same way. */
 shoal_tensor *sh_op_scalar_on(const shoal_tensor *like, double value);
 
-/* shoal_tensor_to, for any device. */
+/* shoal_to_device, for any device. */
 shoal_tensor *sh_op_to_device(shoal_tensor *a, const sh_device *device);
 
 /* Makes an optional input contiguous; NULL stays NULL. Returns false, and sets the error, if that fails: the op must not

@@ -1,4 +1,4 @@
-/* Reductions over one dim, or over all: a.i = dim (SHOAL_ALL), keep. */
+/* Reductions over one dim, or over all: a.i = dim (SHOAL_ALL_DIMS), keep. */
 #include "autograd/op.h"
 
 #include "base/error.h"
@@ -7,7 +7,7 @@
 static void kept_shape(const shoal_tensor *t, int64_t dim, int64_t *shape)
 {
     for (int d = 0; d < t->ndim; d++) {
-        shape[d] = dim == SHOAL_ALL || d == dim ? 1 : t->shape[d];
+        shape[d] = dim == SHOAL_ALL_DIMS || d == dim ? 1 : t->shape[d];
     }
 }
 
@@ -17,13 +17,13 @@ static shoal_err reduced_shape(sh_call *c, shoal_dtype dtype)
     bool keep = c->a.i[1] != 0;
     int64_t shape[SHOAL_MAX_DIMS];
     int ndim = 0;
-    if (c->a.i[0] != SHOAL_ALL) {
+    if (c->a.i[0] != SHOAL_ALL_DIMS) {
         int dim = (int)c->a.i[0];
         SH_TRY(sh_dim(&dim, t->ndim, c->op->name));
         c->a.i[0] = dim;
     }
     for (int d = 0; d < t->ndim; d++) {
-        bool reduced = c->a.i[0] == SHOAL_ALL || d == c->a.i[0];
+        bool reduced = c->a.i[0] == SHOAL_ALL_DIMS || d == c->a.i[0];
         if (!reduced || keep) {
             shape[ndim++] = reduced ? 1 : t->shape[d];
         }
@@ -33,7 +33,7 @@ static shoal_err reduced_shape(sh_call *c, shoal_dtype dtype)
 
 static shoal_err refuse(const sh_call *c)
 {
-    return sh_fail(SHOAL_ETYPE, "%s does not support %s; convert with shoal_to", c->op->name,
+    return sh_fail(SHOAL_ETYPE, "%s does not support %s; convert with shoal_to_dtype", c->op->name,
                    shoal_dtype_name(c->in[0]->dtype));
 }
 
@@ -93,7 +93,7 @@ static shoal_tensor *unreduced(sh_back *b, shoal_tensor *t)
     sh_back_shape(b, 0, &s);
     int64_t dim = sh_back_attrs(b)->i[0];
     for (int d = 0; d < s.ndim; d++) {
-        s.shape[d] = dim == SHOAL_ALL || d == dim ? 1 : s.shape[d];
+        s.shape[d] = dim == SHOAL_ALL_DIMS || d == dim ? 1 : s.shape[d];
     }
     return shoal_reshape(t, s.ndim, s.shape);
 }
@@ -136,7 +136,7 @@ static shoal_err mean_backward(sh_back *b)
     sh_shape s;
     sh_back_shape(b, 0, &s);
     int64_t dim = sh_back_attrs(b)->i[0];
-    double n = dim == SHOAL_ALL ? (double)sh_shape_count(&s) : s.ndim > 0 ? (double)s.shape[dim] : 1;
+    double n = dim == SHOAL_ALL_DIMS ? (double)sh_shape_count(&s) : s.ndim > 0 ? (double)s.shape[dim] : 1;
     return sh_back_give(b, 0, expand_to_input(b, shoal_mul_scalar(sh_back_grad(b, 0), 1 / n)));
 }
 
@@ -161,8 +161,8 @@ static shoal_err prod_backward(sh_back *b)
     shoal_tensor *is_zero = shoal_eq(x, zero);
     shoal_tensor *filled = shoal_masked_fill(x, is_zero, 1);
     shoal_tensor *others = unreduced(b, shoal_prod(filled, dim, false));
-    shoal_tensor *zeros = unreduced(b, shoal_to(shoal_sum(is_zero, dim, false), x->dtype));
-    shoal_tensor *own = shoal_to(is_zero, x->dtype);
+    shoal_tensor *zeros = unreduced(b, shoal_to_dtype(shoal_sum(is_zero, dim, false), x->dtype));
+    shoal_tensor *own = shoal_to_dtype(is_zero, x->dtype);
     /* the number of zeros among the other elements */
     shoal_tensor *alive = shoal_eq(shoal_sub(zeros, own), zero);
     return sh_back_give(b, 0, shoal_where(alive, shoal_mul(g, shoal_div(others, filled)), zero));
@@ -184,11 +184,11 @@ static shoal_err extreme_backward(sh_back *b, shoal_tensor *(*place)(shoal_tenso
 {
     shoal_tensor *x = sh_back_saved(b, 0), *y = sh_back_saved(b, 1), *g = sh_back_grad(b, 0);
     int64_t dim = sh_back_attrs(b)->i[0];
-    if (dim == SHOAL_ALL) {
+    if (dim == SHOAL_ALL_DIMS) {
         /* NaN wins, but is not equal to itself */
         shoal_tensor *places = shoal_logical_or(shoal_eq(x, y), shoal_ne(x, x));
-        shoal_tensor *winners = shoal_to(places, x->dtype);
-        return sh_back_give(b, 0, shoal_mul(winners, shoal_div(g, shoal_sum(winners, SHOAL_ALL, false))));
+        shoal_tensor *winners = shoal_to_dtype(places, x->dtype);
+        return sh_back_give(b, 0, shoal_mul(winners, shoal_div(g, shoal_sum(winners, SHOAL_ALL_DIMS, false))));
     }
     if (x->ndim == 0) {
         return sh_back_give(b, 0, g);
@@ -281,5 +281,5 @@ const sh_op sh_op_norm = {"norm", SH_OP_COMPUTES, float_shape, norm_forward, nor
 
 shoal_tensor *shoal_norm(shoal_tensor *a)
 {
-    return sh_run(&sh_op_norm, &(sh_call){.in = {a}, .in_count = 1, .a.i = {SHOAL_ALL}}, 1);
+    return sh_run(&sh_op_norm, &(sh_call){.in = {a}, .in_count = 1, .a.i = {SHOAL_ALL_DIMS}}, 1);
 }

@@ -23,7 +23,7 @@ static shoal_tensor *leaf(int64_t n, double value)
 
 static shoal_tensor *total(shoal_tensor *t)
 {
-    return shoal_sum(t, SHOAL_ALL, false);
+    return shoal_sum(t, SHOAL_ALL_DIMS, false);
 }
 
 static double first(const shoal_tensor *t)
@@ -169,7 +169,7 @@ static shoal_tensor *give_nothing(shoal_tensor *grad, void *context)
 static shoal_tensor *give_other_shape(shoal_tensor *grad, void *context)
 {
     (void)context;
-    return shoal_sum(grad, SHOAL_ALL, false);
+    return shoal_sum(grad, SHOAL_ALL_DIMS, false);
 }
 
 START_TEST(hooks)
@@ -313,8 +313,8 @@ START_TEST(halves)
     shoal_tensor *x = shoal_full(_i ? SHOAL_BF16 : SHOAL_F16, 2, SHOAL_SHAPE(1, 3));
     ck_assert_ok(shoal_tensor_set_requires_grad(x, true));
     for (int i = 0; i < 2; i++) {
-        shoal_tensor *wide = shoal_to(shoal_expand(x, SHOAL_SHAPE(4, 3)), SHOAL_F32);
-        ck_assert_ok(shoal_backward(total(shoal_add(shoal_square(wide), shoal_to(x, SHOAL_F32)))));
+        shoal_tensor *wide = shoal_to_dtype(shoal_expand(x, SHOAL_SHAPE(4, 3)), SHOAL_F32);
+        ck_assert_ok(shoal_backward(total(shoal_add(shoal_square(wide), shoal_to_dtype(x, SHOAL_F32)))));
     }
     shoal_tensor *grad = shoal_tensor_grad(x);
     ck_assert_int_eq(shoal_tensor_dtype(grad), shoal_tensor_dtype(x));
@@ -344,9 +344,9 @@ START_TEST(nothing_in_a_batch)
         shoal_log_softmax(row, 0),
         shoal_dropout(row, 0.5),
         shoal_layer_norm(row, NULL, NULL, 1, 1e-5),
-        shoal_nll_loss_with(row, none, NULL, SHOAL_SUM),
-        shoal_cross_entropy_with(row, none, SHOAL_SUM),
-        shoal_mse_loss(row, shoal_detach(row), SHOAL_SUM),
+        shoal_nll_loss_with(row, none, NULL, SHOAL_REDUCTION_SUM),
+        shoal_cross_entropy_with(row, none, SHOAL_REDUCTION_SUM),
+        shoal_mse_loss(row, shoal_detach(row), SHOAL_REDUCTION_SUM),
         h,
     };
     for (size_t i = 0; i < sizeof results / sizeof results[0]; i++) {

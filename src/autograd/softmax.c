@@ -22,7 +22,7 @@ static shoal_err softmax_shape(sh_call *c)
     const shoal_tensor *x = c->in[0];
     int dim = (int)c->a.i[0];
     if (!sh_dtype_is_wide_float(x->dtype)) {
-        return sh_fail(SHOAL_ETYPE, "%s does not support %s; convert with shoal_to", c->op->name,
+        return sh_fail(SHOAL_ETYPE, "%s does not support %s; convert with shoal_to_dtype", c->op->name,
                        shoal_dtype_name(x->dtype));
     }
     SH_TRY(sh_dim(&dim, x->ndim, c->op->name));
@@ -97,9 +97,9 @@ static shoal_err classes_shape(sh_call *c)
         return refuse_classes(c);
     }
     switch ((shoal_reduction)c->a.i[0]) {
-    case SHOAL_MEAN:
-    case SHOAL_SUM: return sh_shape_init(&c->shape[0], x->dtype, SHOAL_SCALAR);
-    case SHOAL_NONE: return sh_shape_init(&c->shape[0], x->dtype, target->ndim, target->shape);
+    case SHOAL_REDUCTION_MEAN:
+    case SHOAL_REDUCTION_SUM: return sh_shape_init(&c->shape[0], x->dtype, SHOAL_SCALAR);
+    case SHOAL_REDUCTION_NONE: return sh_shape_init(&c->shape[0], x->dtype, target->ndim, target->shape);
     }
     return sh_fail(SHOAL_EINVAL, "%s: unknown reduction %lld", c->op->name, (long long)c->a.i[0]);
 }
@@ -199,7 +199,7 @@ shoal_tensor *shoal_nll_loss(shoal_tensor *x, shoal_tensor *target)
 {
     SH_NEED_TENSOR_OR_NULL(x);
     SH_NEED_TENSOR_OR_NULL(target);
-    return run_classes(&sh_op_nll_loss, x, target, NULL, SHOAL_MEAN);
+    return run_classes(&sh_op_nll_loss, x, target, NULL, SHOAL_REDUCTION_MEAN);
 }
 
 shoal_tensor *shoal_nll_loss_with(shoal_tensor *x, shoal_tensor *target, shoal_tensor *weight,
@@ -215,7 +215,7 @@ shoal_tensor *shoal_cross_entropy(shoal_tensor *x, shoal_tensor *target)
 {
     SH_NEED_TENSOR_OR_NULL(x);
     SH_NEED_TENSOR_OR_NULL(target);
-    return run_classes(&sh_op_cross_entropy, x, target, NULL, SHOAL_MEAN);
+    return run_classes(&sh_op_cross_entropy, x, target, NULL, SHOAL_REDUCTION_MEAN);
 }
 
 shoal_tensor *shoal_cross_entropy_with(shoal_tensor *x, shoal_tensor *target, shoal_reduction reduction)

@@ -26,7 +26,7 @@ START_TEST(null_passes)
     shoal_tensor *chain =
         shoal_relu(shoal_add(shoal_linear(bad, a, NULL), shoal_softmax(shoal_reshape(bad, SHOAL_SHAPE(1)), 0)));
     ck_assert_ptr_null(chain);
-    ck_assert_ptr_null(shoal_mse_loss(bad, a, SHOAL_MEAN));
+    ck_assert_ptr_null(shoal_mse_loss(bad, a, SHOAL_REDUCTION_MEAN));
     ck_assert_ptr_null(shoal_conv2d(bad, a, NULL, NULL));
     ck_assert_ptr_null(shoal_dropout(bad, 0.5));
     ck_assert_ptr_null(shoal_add_(bad, a));
@@ -48,8 +48,8 @@ START_TEST(words)
 {
     shoal_tensor *a = shoal_ones(SHOAL_F32, SHOAL_SHAPE(2, 3)), *img = shoal_ones(SHOAL_F32, SHOAL_SHAPE(1, 2, 5, 5));
     shoal_tensor *w = shoal_scoped(shoal_ones(SHOAL_F32, SHOAL_SHAPE(4, 2, 3, 3)));
-    shoal_tensor *f64 = shoal_to(a, SHOAL_F64), *half = shoal_to(a, SHOAL_BF16);
-    shoal_tensor *i = shoal_to(a, SHOAL_I64);
+    shoal_tensor *f64 = shoal_to_dtype(a, SHOAL_F64), *half = shoal_to_dtype(a, SHOAL_BF16);
+    shoal_tensor *i = shoal_to_dtype(a, SHOAL_I64);
     int64_t far[] = {0, 7};
     shoal_tensor *index = shoal_scoped(shoal_from_data(SHOAL_I64, far, SHOAL_SHAPE(2)));
 #define REFUSED(call, err, words)                                                                                      \
@@ -80,7 +80,7 @@ START_TEST(words)
     REFUSED(shoal_nll_loss(a, a), SHOAL_ETYPE, "f32");
     REFUSED(shoal_cross_entropy(img, index), SHOAL_EINVAL, "i64 [2]");
     REFUSED(shoal_nll_loss_with(a, index, NULL, (shoal_reduction)9), SHOAL_EINVAL, "9");
-    REFUSED(shoal_mse_loss(a, img, SHOAL_MEAN), SHOAL_EINVAL, "f32 [1, 2, 5, 5]");
+    REFUSED(shoal_mse_loss(a, img, SHOAL_REDUCTION_MEAN), SHOAL_EINVAL, "f32 [1, 2, 5, 5]");
     REFUSED(shoal_l1_loss(a, a, (shoal_reduction)7), SHOAL_EINVAL, "7");
     REFUSED(shoal_dropout(a, -0.1), SHOAL_EINVAL, "-0.1");
     REFUSED(shoal_dropout(a, NAN), SHOAL_EINVAL, "nan");

@@ -235,7 +235,7 @@ shoal_value *sh_dataset_function(sh_any_function function)
 shoal_err sh_dataset_function_of(const shoal_value *value, sh_any_function *out_function)
 {
     size_t size;
-    if (value != NULL && shoal_value_type(value) == SHOAL_NULL) {
+    if (value != NULL && shoal_value_type(value) == SHOAL_TYPE_NULL) {
         *out_function = NULL;
         return SHOAL_OK;
     }
@@ -353,7 +353,7 @@ __attribute__((constructor)) static void register_maps(void)
 
 shoal_dataset *shoal_value_as_dataset(const shoal_value *value)
 {
-    if (value == NULL || value->type != SHOAL_MAP || value->size == 0) {
+    if (value == NULL || value->type != SHOAL_TYPE_MAP || value->size == 0) {
         return sh_value_wrong(value, "data set", "shoal_value_as_dataset");
     }
     void *set = sh_value_attached(value);

@@ -178,7 +178,7 @@ END_TEST
 START_TEST(labels_of_mnist)
 {
     enum { CLIENTS = 100 };
-    shoal_dataset *set = shoal_mnist(SHOAL_TRAIN), *out[CLIENTS];
+    shoal_dataset *set = shoal_mnist(SHOAL_PART_TRAIN), *out[CLIENTS];
     ck_assert_msg(set != NULL, "%s", shoal_last_error_text());
     ck_assert_ok(shoal_split_label(set, CLIENTS, 2, 42, out));
     int64_t total = 0, pure = 0, histogram[10] = {0};
@@ -244,9 +244,9 @@ static void check_images(shoal_dataset *set, int64_t length, double mean, double
 
 START_TEST(mnist)
 {
-    check_images(shoal_mnist(SHOAL_TRAIN), 60000, 0.1307, 0.3081, (int64_t[]){5, 0, 4, 1, 9});
-    check_images(shoal_mnist(SHOAL_TEST), 10000, 0.1307, 0.3081, (int64_t[]){7, 2, 1, 0, 4});
-    ck_assert_ptr_null(shoal_mnist_at("/nowhere", SHOAL_TRAIN));
+    check_images(shoal_mnist(SHOAL_PART_TRAIN), 60000, 0.1307, 0.3081, (int64_t[]){5, 0, 4, 1, 9});
+    check_images(shoal_mnist(SHOAL_PART_TEST), 10000, 0.1307, 0.3081, (int64_t[]){7, 2, 1, 0, 4});
+    ck_assert_ptr_null(shoal_mnist_at("/nowhere", SHOAL_PART_TRAIN));
     ck_assert_int_eq(shoal_last_error(), SHOAL_ENOENT);
     ck_assert_ptr_null(shoal_mnist((shoal_part)2));
     ck_assert_int_eq(shoal_last_error(), SHOAL_EINVAL);
@@ -257,7 +257,7 @@ END_TEST
 START_TEST(same_bits)
 {
     const float scale = (float)(1.0 / (255.0 * (double)0.3081f)), shift = (float)(-(double)0.1307f / (double)0.3081f);
-    shoal_dataset *set = shoal_mnist(SHOAL_TEST);
+    shoal_dataset *set = shoal_mnist(SHOAL_PART_TEST);
     shoal_tensor *pixels = shoal_idx_read("data/mnist/t10k-images-idx3-ubyte.gz");
     shoal_tensor *x = sh_dataset_new_x(set, 20, shoal_empty), *y = sh_dataset_new_y(set, 20, shoal_empty);
     int64_t numbers[20];
@@ -285,8 +285,8 @@ START_TEST(fashion_mnist)
         printf("skipped: %s; %s\n", shoal_last_error_text(), shoal_data_origin("fashion-mnist"));
         return;
     }
-    check_images(shoal_fashion_mnist(SHOAL_TRAIN), 60000, 0.2860, 0.3530, (int64_t[]){9, 0, 0, 3, 0});
-    check_images(shoal_fashion_mnist(SHOAL_TEST), 10000, 0.2860, 0.3530, (int64_t[]){9, 2, 1, 1, 6});
+    check_images(shoal_fashion_mnist(SHOAL_PART_TRAIN), 60000, 0.2860, 0.3530, (int64_t[]){9, 0, 0, 3, 0});
+    check_images(shoal_fashion_mnist(SHOAL_PART_TEST), 10000, 0.2860, 0.3530, (int64_t[]){9, 2, 1, 1, 6});
     ck_assert_ok(shoal_data_verify("fashion-mnist", NULL));
 }
 END_TEST

@@ -172,7 +172,7 @@ static sh_verdict worker_ended(void *owner, int w, const shoal_process *process)
     sh_fetchers *fetchers = owner;
     while (sh_queue_ready(fetchers->answers) && take_answer(fetchers) == SHOAL_OK) { /* accept what it answered */
     }
-    if (process->status.end != SHOAL_KILLED) {
+    if (process->status.end != SHOAL_PROCESS_KILLED) {
         return SH_VERDICT_DONE;
     }
     sh_log("a worker of the loader, %s, is replaced", process->status.text);

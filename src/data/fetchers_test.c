@@ -403,7 +403,7 @@ END_TEST
 START_TEST(mnist_with_workers)
 {
     shoal_batch a, b;
-    shoal_dataset *set = shoal_mnist(SHOAL_TEST), *parts[3];
+    shoal_dataset *set = shoal_mnist(SHOAL_PART_TEST), *parts[3];
     ck_assert_ok(shoal_split_iid(set, 3, 1, parts));
     shoal_loader_options o = with(_i, 2);
     o.batch = 64;

@@ -320,7 +320,7 @@ END_TEST
 START_TEST(of_no_set)
 {
     shoal_batch b;
-    ck_assert_ptr_null(shoal_mnist_at("/nowhere", SHOAL_TEST));
+    ck_assert_ptr_null(shoal_mnist_at("/nowhere", SHOAL_PART_TEST));
     shoal_err first = shoal_last_error();
     char text[512];
     snprintf(text, sizeof text, "%s", shoal_last_error_text());
@@ -354,7 +354,7 @@ START_TEST(a_sum_over_batches_is_refused)
         shoal_tensor *total = shoal_scoped(shoal_zeros(SHOAL_F32, SHOAL_SCALAR));
         shoal_batch b;
         while (total && shoal_loader_next(loader, &b) == SHOAL_OK) {
-            total = shoal_add(total, shoal_sum(b.x, SHOAL_ALL, false));
+            total = shoal_add(total, shoal_sum(b.x, SHOAL_ALL_DIMS, false));
         }
         _exit(total ? 0 : shoal_last_error() == SHOAL_ESTATE && strstr(shoal_last_error_text(), "retain") ? 3 : 4);
     }
@@ -376,7 +376,7 @@ START_TEST(a_loss_read_after_the_next_batch_is_refused)
     shoal_loader *loader = shoal_loader_create(set, .batch = 5);
     shoal_batch b;
     ck_assert_err(shoal_loader_next(loader, &b), SHOAL_OK);
-    shoal_tensor *loss = shoal_sum(shoal_square(b.x), SHOAL_ALL, false);
+    shoal_tensor *loss = shoal_sum(shoal_square(b.x), SHOAL_ALL_DIMS, false);
     ck_assert_err(shoal_loader_next(loader, &b), SHOAL_OK);
     double number = 7;
     ck_assert_err(shoal_item(loss, &number), SHOAL_ESTATE);

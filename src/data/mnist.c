@@ -186,7 +186,7 @@ static shoal_err check(const images *m, const char *folder)
 
 static images *load_images(const sh_catalog_entry *e, const char *folder, shoal_part part)
 {
-    int first = part == SHOAL_TRAIN ? 0 : 2;
+    int first = part == SHOAL_PART_TRAIN ? 0 : 2;
     images *m = calloc(1, sizeof *m);
     if (m == NULL) {
         (void)sh_fail(SHOAL_ENOMEM, "no memory for a data set");
@@ -206,7 +206,7 @@ static images *load_images(const sh_catalog_entry *e, const char *folder, shoal_
 static shoal_dataset *open_images(const sh_catalog_entry *e, const char *directory, shoal_part part)
 {
     char folder[PATH_MAX];
-    if (part != SHOAL_TRAIN && part != SHOAL_TEST) {
+    if (part != SHOAL_PART_TRAIN && part != SHOAL_PART_TEST) {
         (void)sh_fail(SHOAL_EINVAL, "%d is not a part of a data set", (int)part);
         return NULL;
     }

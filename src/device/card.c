@@ -6,29 +6,29 @@
 
 #include <stdio.h>
 
-shoal_err shoal_card_count(int *out_count)
+shoal_err shoal_cuda_count(int *out_count)
 {
     SH_NEED(out_count);
     return sh_cuda_count(out_count);
 }
 
-shoal_err shoal_card_info_get(int index, shoal_card_info *out_info)
+shoal_err shoal_cuda_info_get(int index, shoal_cuda_info *out_info)
 {
     int count = 0;
     sh_cuda_card card = {.index = index};
     SH_NEED(out_info);
     SH_TRY(sh_cuda_count(&count));
     if (index < 0 || index >= count) {
-        return sh_fail(SHOAL_EINVAL, "no card %d: this process sees %d, numbered from 0", index, count);
+        return sh_fail(SHOAL_EINVAL, "no GPU %d: this process sees %d, numbered from 0", index, count);
     }
     SH_TRY(sh_cuda_describe(&card));
-    *out_info = (shoal_card_info){.memory = card.total, .driver = sh_cu.version};
+    *out_info = (shoal_cuda_info){.memory = card.total, .driver = sh_cu.version};
     snprintf(out_info->name, sizeof out_info->name, "%s", card.name);
     (void)sh_cuda_uuid_text(card.uuid, out_info->uuid);
     return SHOAL_OK;
 }
 
-shoal_err shoal_card_memory_get(shoal_card_memory *out_memory)
+shoal_err shoal_cuda_memory_get(shoal_cuda_memory *out_memory)
 {
     sh_cuda_memory_numbers n;
     SH_NEED(out_memory);
@@ -36,16 +36,16 @@ shoal_err shoal_card_memory_get(shoal_card_memory *out_memory)
         return shoal_last_error();
     }
     SH_TRY(sh_cuda_memory_numbers_now(&n));
-    *out_memory = (shoal_card_memory){.asked = n.asked, .held = n.held, .free = n.free, .total = n.total};
+    *out_memory = (shoal_cuda_memory){.asked = n.asked, .held = n.held, .free = n.free, .total = n.total};
     return SHOAL_OK;
 }
 
-shoal_err shoal_card_wait(void)
+shoal_err shoal_cuda_wait(void)
 {
     return sh_cuda_is_open() ? sh_device_cuda.wait() : SHOAL_OK;
 }
 
-size_t shoal_card_trim(void)
+size_t shoal_cuda_trim(void)
 {
     if (!sh_cuda_is_ours() || !sh_cuda_is_well()) {
         return 0;
@@ -102,7 +102,7 @@ static shoal_err order(sh_cu_stream before, sh_cu_stream after)
     return sh_cuda_result("cannot order the work of two streams", result);
 }
 
-shoal_err shoal_card_stream(void **out_stream)
+shoal_err shoal_cuda_stream(void **out_stream)
 {
     SH_NEED(out_stream);
     SH_TRY(check(NULL));
@@ -112,13 +112,13 @@ shoal_err shoal_card_stream(void **out_stream)
     return SHOAL_OK;
 }
 
-shoal_err shoal_card_follow_stream(void *stream)
+shoal_err shoal_cuda_follow_stream(void *stream)
 {
     SH_TRY(check(stream));
     return order(stream, sh_cuda_the_card()->stream);
 }
 
-shoal_err shoal_card_precede_stream(void *stream)
+shoal_err shoal_cuda_precede_stream(void *stream)
 {
     SH_TRY(check(stream));
     SH_TRY(order(sh_cuda_the_card()->stream, stream));

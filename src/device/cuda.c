@@ -85,7 +85,7 @@ static shoal_err start_locked(const sh_cuda_library **out_library)
 
 static shoal_err count_cards(int *out_count)
 {
-    return sh_cuda_result("cannot count the cards", sh_cu.cuDeviceGetCount(out_count));
+    return sh_cuda_result("cannot count the GPUs", sh_cu.cuDeviceGetCount(out_count));
 }
 
 shoal_err sh_cuda_count(int *out_count)
@@ -102,18 +102,18 @@ static shoal_err choose_card(sh_cuda_card *c)
 {
     int count = 0;
     SH_TRY(count_cards(&count));
-    const char *own = getenv("SHOAL_CARD");
+    const char *own = getenv("SHOAL_CUDA_DEVICE");
     char *end = NULL;
     long index = own && own[0] ? strtol(own, &end, 10) : 0;
     if (end && *end != 0) {
-        return sh_fail(SHOAL_EINVAL, "SHOAL_CARD is \"%s\"; it must be the number of a card, from 0", own);
+        return sh_fail(SHOAL_EINVAL, "SHOAL_CUDA_DEVICE is \"%s\"; it must be the number of a GPU, from 0", own);
     }
     if (count == 0) {
-        return sh_fail(SHOAL_ENOENT, "no CUDA card found: the driver (CUDA %d.%d) sees none", sh_cu.version / 1000,
+        return sh_fail(SHOAL_ENOENT, "no CUDA GPU found: the driver (CUDA %d.%d) sees none", sh_cu.version / 1000,
                        sh_cu.version % 1000 / 10);
     }
     if (index < 0 || index >= count) {
-        return sh_fail(SHOAL_ENOENT, "SHOAL_CARD is %ld, but this process sees %d card%s, numbered from 0", index,
+        return sh_fail(SHOAL_ENOENT, "SHOAL_CUDA_DEVICE is %ld, but this process sees %d GPU%s, numbered from 0", index,
                        count, count == 1 ? "" : "s");
     }
     c->index = (int)index;
@@ -129,17 +129,17 @@ shoal_err sh_cuda_look(void)
 
 shoal_err sh_cuda_describe(sh_cuda_card *c)
 {
-    SH_TRY(sh_cuda_result("cannot open the card", sh_cu.cuDeviceGet(&c->device, c->index)));
-    SH_TRY(sh_cuda_result("cannot read the card's name", sh_cu.cuDeviceGetName(c->name, sizeof c->name, c->device)));
-    SH_TRY(sh_cuda_result("cannot read the card's UUID", sh_cu.cuDeviceGetUuid(c->uuid, c->device)));
-    return sh_cuda_result("cannot read the size of the card's memory", sh_cu.cuDeviceTotalMem(&c->total, c->device));
+    SH_TRY(sh_cuda_result("cannot open the GPU", sh_cu.cuDeviceGet(&c->device, c->index)));
+    SH_TRY(sh_cuda_result("cannot read the GPU's name", sh_cu.cuDeviceGetName(c->name, sizeof c->name, c->device)));
+    SH_TRY(sh_cuda_result("cannot read the GPU's UUID", sh_cu.cuDeviceGetUuid(c->uuid, c->device)));
+    return sh_cuda_result("cannot read the size of the GPU's memory", sh_cu.cuDeviceTotalMem(&c->total, c->device));
 }
 
 /* The primary context, so that PyTorch and Shoal in one process share it. */
 static shoal_err open_context(sh_cuda_card *c)
 {
-    SH_TRY(sh_cuda_result("cannot make a context on the card", sh_cu.cuDevicePrimaryCtxRetain(&c->context, c->device)));
-    shoal_err err = sh_cuda_result("cannot use the card's context", sh_cu.cuCtxSetCurrent(c->context));
+    SH_TRY(sh_cuda_result("cannot make a context on the GPU", sh_cu.cuDevicePrimaryCtxRetain(&c->context, c->device)));
+    shoal_err err = sh_cuda_result("cannot use the GPU's context", sh_cu.cuCtxSetCurrent(c->context));
     if (err == SHOAL_OK) {
         err = sh_cuda_result("cannot make a stream", sh_cu.cuStreamCreate(&c->stream, SH_CU_STREAM_NON_BLOCKING));
     }
@@ -188,14 +188,14 @@ bool sh_cuda_is_ours(void)
 shoal_err sh_cuda_check(void)
 {
     if (!sh_cuda_is_open()) {
-        return sh_fail(SHOAL_ESTATE, "this process has not opened the card");
+        return sh_fail(SHOAL_ESTATE, "this process has not opened the GPU");
     }
     if (__builtin_expect(!sh_fork_is_ours(card.generation), 0)) {
         return forked();
     }
     SH_TRY(sh_cuda_lost());
     if (__builtin_expect(!is_current, 0)) {
-        SH_TRY(sh_cuda_result("cannot use the card's context", sh_cu.cuCtxSetCurrent(card.context)));
+        SH_TRY(sh_cuda_result("cannot use the GPU's context", sh_cu.cuCtxSetCurrent(card.context)));
         is_current = true;
     }
     return SHOAL_OK;
@@ -266,7 +266,7 @@ void sh_cuda_scratch_give_back(void)
 static shoal_err cuda_wait(void)
 {
     SH_TRY(sh_cuda_check());
-    SH_TRY(sh_cuda_capture_refuse("waiting for the card"));
+    SH_TRY(sh_cuda_capture_refuse("waiting for the GPU"));
     return sh_cuda_order_wait();
 }
 
@@ -284,7 +284,7 @@ static shoal_err enqueue_copy(bool to_card, void *to, const void *from, size_t s
         result = sh_cu.cuMemcpyDtoHAsync(to, (sh_cu_address)(uintptr_t)from, size, sh_cuda_stream());
     }
     sh_cuda_touch();
-    return sh_cuda_result(to_card ? "cannot copy to the card" : "cannot copy from the card", result);
+    return sh_cuda_result(to_card ? "cannot copy to the GPU" : "cannot copy from the GPU", result);
 }
 
 /* The same, and waits until the bytes have arrived. */

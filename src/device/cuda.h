@@ -20,7 +20,7 @@ typedef struct sh_cuda_card {
     uint64_t generation; /* sh_fork_generation of the process that opened it */
 } sh_cuda_card;
 
-/* Opens the card at the first call: the first visible one, or number SHOAL_CARD. Returns NULL with the error set if
+/* Opens the card at the first call: the first visible one, or number SHOAL_CUDA_DEVICE. Returns NULL with the error set if
  * there is none. Later calls make the context current in the calling thread, and fail in a child of fork and after an
  * error that ended the context. Thread-safe. */
 sh_cuda_card *sh_cuda_get(void);

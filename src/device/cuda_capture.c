@@ -267,7 +267,7 @@ static bool has_left(const sh_cuda_capture *c)
 static shoal_err instantiate(sh_cuda_capture *c, sh_cu_graph graph)
 {
     SH_TRY(sh_cuda_result("cannot make a graph of a capture", sh_cu.cuGraphInstantiate(&c->graph, graph, 0)));
-    return sh_cuda_result("cannot send a graph to the card", sh_cu.cuGraphUpload(c->graph, sh_cuda_the_card()->stream));
+    return sh_cuda_result("cannot send a graph to the GPU", sh_cu.cuGraphUpload(c->graph, sh_cuda_the_card()->stream));
 }
 
 static shoal_err make_graph(sh_cuda_capture *c)

@@ -75,10 +75,10 @@ static shoal_err init_failed(int result)
 {
     static const char control[] = "/dev/nvidiactl";
     if (access(control, F_OK) == 0 && access(control, R_OK | W_OK) != 0) {
-        return sh_fail(SHOAL_EPERM, "this user may not use the card: cannot read and write %s", control);
+        return sh_fail(SHOAL_EPERM, "this user may not use the GPU: cannot read and write %s", control);
     }
     if (result == SH_CU_NO_DEVICE) {
-        return sh_fail(SHOAL_ENOENT, "no CUDA card found: the driver (CUDA %d.%d) sees none%s", sh_cu.version / 1000,
+        return sh_fail(SHOAL_ENOENT, "no CUDA GPU found: the driver (CUDA %d.%d) sees none%s", sh_cu.version / 1000,
                        sh_cu.version % 1000 / 10,
                        getenv("CUDA_VISIBLE_DEVICES") ? ", and CUDA_VISIBLE_DEVICES is set" : "");
     }
@@ -178,9 +178,8 @@ shoal_err sh_cuda_lost(void)
     if (__builtin_expect(sh_cuda_is_well(), 1)) {
         return SHOAL_OK;
     }
-    return sh_fail(SHOAL_ECARD,
-                   "this process can no longer use the card: start a new process; the first failure was: %s",
-                   lost_text);
+    return sh_fail(SHOAL_ECUDA,
+                   "this process can no longer use the GPU: start a new process; the first failure was: %s", lost_text);
 }
 
 shoal_err sh_cuda_result(const char *what, int result)
@@ -191,7 +190,7 @@ shoal_err sh_cuda_result(const char *what, int result)
     }
     char name[64], text[128];
     describe(result, name, sizeof name, text, sizeof text);
-    if (code_of(result) == SHOAL_ECARD) {
+    if (code_of(result) == SHOAL_ECUDA) {
         remember(what, result, name, text);
         return sh_cuda_lost();
     }

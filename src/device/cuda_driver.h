@@ -12,42 +12,42 @@
 #define SH_CUDA_VERSION_NEEDED 12000 /* as the driver counts: 1000 · major + 10 · minor */
 
 /* Results of the driver: name, number (a CUresult; the runtime that libshoal_cuda uses has the same), and what it means for
- * Shoal. SHOAL_ECARD: the context does not work any more. Any other result is SHOAL_EOS. */
+ * Shoal. SHOAL_ECUDA: the context does not work any more. Any other result is SHOAL_EOS. */
 #define SH_CU_RESULTS(RESULT)                                                                                          \
     RESULT(SH_CU_OK, 0, SHOAL_OK)                                                                                      \
     RESULT(SH_CU_INVALID_VALUE, 1, SHOAL_EOS)                                                                          \
     RESULT(SH_CU_OUT_OF_MEMORY, 2, SHOAL_ENOMEM)                                                                       \
-    RESULT(SH_CU_DEVICE_UNAVAILABLE, 46, SHOAL_ECARD)                                                                  \
+    RESULT(SH_CU_DEVICE_UNAVAILABLE, 46, SHOAL_ECUDA)                                                                  \
     RESULT(SH_CU_NO_DEVICE, 100, SHOAL_ENOENT)                                                                         \
     RESULT(SH_CU_INVALID_DEVICE, 101, SHOAL_ENOENT)                                                                    \
-    RESULT(SH_CU_ECC_UNCORRECTABLE, 214, SHOAL_ECARD)                                                                  \
-    RESULT(SH_CU_NVLINK_UNCORRECTABLE, 220, SHOAL_ECARD)                                                               \
-    RESULT(SH_CU_CONTAINED, 226, SHOAL_ECARD)                                                                          \
+    RESULT(SH_CU_ECC_UNCORRECTABLE, 214, SHOAL_ECUDA)                                                                  \
+    RESULT(SH_CU_NVLINK_UNCORRECTABLE, 220, SHOAL_ECUDA)                                                               \
+    RESULT(SH_CU_CONTAINED, 226, SHOAL_ECUDA)                                                                          \
     RESULT(SH_CU_OPERATING_SYSTEM, 304, SHOAL_EOS)                                                                     \
     RESULT(SH_CU_NOT_READY, 600, SHOAL_EOS)                                                                            \
-    RESULT(SH_CU_ILLEGAL_ADDRESS, 700, SHOAL_ECARD)                                                                    \
-    RESULT(SH_CU_LAUNCH_TIMEOUT, 702, SHOAL_ECARD)                                                                     \
-    RESULT(SH_CU_CONTEXT_IS_DESTROYED, 709, SHOAL_ECARD)                                                               \
-    RESULT(SH_CU_ASSERT, 710, SHOAL_ECARD)                                                                             \
+    RESULT(SH_CU_ILLEGAL_ADDRESS, 700, SHOAL_ECUDA)                                                                    \
+    RESULT(SH_CU_LAUNCH_TIMEOUT, 702, SHOAL_ECUDA)                                                                     \
+    RESULT(SH_CU_CONTEXT_IS_DESTROYED, 709, SHOAL_ECUDA)                                                               \
+    RESULT(SH_CU_ASSERT, 710, SHOAL_ECUDA)                                                                             \
     RESULT(SH_CU_ALREADY_REGISTERED, 712, SHOAL_EOS)                                                                   \
-    RESULT(SH_CU_HARDWARE_STACK_ERROR, 714, SHOAL_ECARD)                                                               \
-    RESULT(SH_CU_ILLEGAL_INSTRUCTION, 715, SHOAL_ECARD)                                                                \
-    RESULT(SH_CU_MISALIGNED_ADDRESS, 716, SHOAL_ECARD)                                                                 \
-    RESULT(SH_CU_INVALID_ADDRESS_SPACE, 717, SHOAL_ECARD)                                                              \
-    RESULT(SH_CU_INVALID_PC, 718, SHOAL_ECARD)                                                                         \
-    RESULT(SH_CU_LAUNCH_FAILED, 719, SHOAL_ECARD)                                                                      \
-    RESULT(SH_CU_TENSOR_MEMORY_LEAK, 721, SHOAL_ECARD)                                                                 \
+    RESULT(SH_CU_HARDWARE_STACK_ERROR, 714, SHOAL_ECUDA)                                                               \
+    RESULT(SH_CU_ILLEGAL_INSTRUCTION, 715, SHOAL_ECUDA)                                                                \
+    RESULT(SH_CU_MISALIGNED_ADDRESS, 716, SHOAL_ECUDA)                                                                 \
+    RESULT(SH_CU_INVALID_ADDRESS_SPACE, 717, SHOAL_ECUDA)                                                              \
+    RESULT(SH_CU_INVALID_PC, 718, SHOAL_ECUDA)                                                                         \
+    RESULT(SH_CU_LAUNCH_FAILED, 719, SHOAL_ECUDA)                                                                      \
+    RESULT(SH_CU_TENSOR_MEMORY_LEAK, 721, SHOAL_ECUDA)                                                                 \
     RESULT(SH_CU_NOT_PERMITTED, 800, SHOAL_EPERM)                                                                      \
     RESULT(SH_CU_NOT_SUPPORTED, 801, SHOAL_EOS)                                                                        \
     RESULT(SH_CU_DRIVER_MISMATCH, 803, SHOAL_EOS)                                                                      \
-    RESULT(SH_CU_MPS_RPC_FAILURE, 806, SHOAL_ECARD)                                                                    \
+    RESULT(SH_CU_MPS_RPC_FAILURE, 806, SHOAL_ECUDA)                                                                    \
     RESULT(SH_CU_MPS_MAX_CLIENTS_REACHED, 808, SHOAL_ELIMIT)                                                           \
     RESULT(SH_CU_MPS_MAX_CONNECTIONS_REACHED, 809, SHOAL_ELIMIT)                                                       \
-    RESULT(SH_CU_MPS_CLIENT_TERMINATED, 810, SHOAL_ECARD)                                                              \
+    RESULT(SH_CU_MPS_CLIENT_TERMINATED, 810, SHOAL_ECUDA)                                                              \
     RESULT(SH_CU_CAPTURE_FIRST, 900, SHOAL_ESTATE) /* 900 to 908: what a capture cannot hold */                        \
     RESULT(SH_CU_CAPTURE_LAST, 908, SHOAL_ESTATE)                                                                      \
-    RESULT(SH_CU_EXTERNAL_DEVICE, 911, SHOAL_ECARD)                                                                    \
-    RESULT(SH_CU_UNKNOWN, 999, SHOAL_ECARD)
+    RESULT(SH_CU_EXTERNAL_DEVICE, 911, SHOAL_ECUDA)                                                                    \
+    RESULT(SH_CU_UNKNOWN, 999, SHOAL_ECUDA)
 
 typedef enum sh_cu_result {
 #define SH_CU_NUMBER(name, number, meaning) name = number,
@@ -174,11 +174,11 @@ shoal_err sh_cuda_driver_find(void);
 shoal_err sh_cuda_driver_load(void);
 
 /* Returns SHOAL_OK if result is SH_CU_OK. Otherwise records an error and returns its code: SHOAL_ENOMEM, SHOAL_EPERM,
- * SHOAL_ENOENT, SHOAL_ECARD or SHOAL_EOS. `what` says what Shoal was doing. An error after which the context does not
+ * SHOAL_ENOENT, SHOAL_ECUDA or SHOAL_EOS. `what` says what Shoal was doing. An error after which the context does not
  * work any more is remembered (sh_cuda_lost). */
 shoal_err sh_cuda_result(const char *what, int result);
 
-/* Returns SHOAL_ECARD with a text that says why, if an earlier error ended this process's context; else SHOAL_OK. */
+/* Returns SHOAL_ECUDA with a text that says why, if an earlier error ended this process's context; else SHOAL_OK. */
 shoal_err sh_cuda_lost(void);
 
 /* Between these, a capture that another library has begun in any thread neither forbids nor is broken by calls of this thread

@@ -15,7 +15,7 @@ static shoal_err round_to_granularity(size_t *size, const sh_cu_memory_kind *kin
 {
     static size_t granularity;
     if (granularity == 0) {
-        SH_TRY(sh_cuda_result("cannot ask for the granularity of card memory",
+        SH_TRY(sh_cuda_result("cannot ask for the granularity of GPU memory",
                               sh_cu.cuMemGetAllocationGranularity(&granularity, kind, SH_CU_GRANULARITY_MINIMUM)));
     }
     *size = (*size + granularity - 1) / granularity * granularity;
@@ -31,14 +31,14 @@ static void unmap(const sh_cuda_granule *g)
 static shoal_err map(sh_cuda_granule *g)
 {
     sh_cu_access access = {.location = here(), .flags = SH_CU_ACCESS_READ_WRITE};
-    SH_TRY(sh_cuda_result("cannot reserve addresses for card memory",
+    SH_TRY(sh_cuda_result("cannot reserve addresses for GPU memory",
                           sh_cu.cuMemAddressReserve(&g->address, g->size, 0, 0, 0)));
-    shoal_err err = sh_cuda_result("cannot map card memory", sh_cu.cuMemMap(g->address, g->size, 0, g->memory, 0));
+    shoal_err err = sh_cuda_result("cannot map GPU memory", sh_cu.cuMemMap(g->address, g->size, 0, g->memory, 0));
     if (err != SHOAL_OK) {
         (void)sh_cu.cuMemAddressFree(g->address, g->size);
         return err;
     }
-    err = sh_cuda_result("cannot open card memory for access", sh_cu.cuMemSetAccess(g->address, g->size, &access, 1));
+    err = sh_cuda_result("cannot open GPU memory for access", sh_cu.cuMemSetAccess(g->address, g->size, &access, 1));
     if (err != SHOAL_OK) {
         unmap(g);
     }
@@ -49,12 +49,12 @@ static shoal_err map(sh_cuda_granule *g)
 static shoal_err get_memory(sh_cuda_granule *g, int fd)
 {
     if (fd >= 0) {
-        return sh_cuda_result("cannot open card memory of another process",
+        return sh_cuda_result("cannot open GPU memory of another process",
                               sh_cu.cuMemImportFromShareableHandle(&g->memory, (void *)(intptr_t)fd, SH_CU_HANDLE_FD));
     }
     sh_cu_memory_kind kind = {.type = SH_CU_MEMORY_PINNED, .handles = SH_CU_HANDLE_FD, .location = here()};
     SH_TRY(round_to_granularity(&g->size, &kind));
-    return sh_cuda_result("cannot allocate card memory", sh_cu.cuMemCreate(&g->memory, g->size, &kind, 0));
+    return sh_cuda_result("cannot allocate GPU memory", sh_cu.cuMemCreate(&g->memory, g->size, &kind, 0));
 }
 
 static shoal_err get_and_map(sh_cuda_granule *g, int fd)
@@ -71,7 +71,7 @@ static shoal_err make(size_t size, int fd, sh_cuda_granule **out_granule)
 {
     sh_cuda_granule *fresh = calloc(1, sizeof *fresh);
     if (!fresh) {
-        return sh_fail(SHOAL_ENOMEM, "no memory to describe %zu bytes of card memory", size);
+        return sh_fail(SHOAL_ENOMEM, "no memory to describe %zu bytes of GPU memory", size);
     }
     fresh->size = size;
     int mode = sh_cuda_relax();

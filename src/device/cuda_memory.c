@@ -91,7 +91,7 @@ static sh_cuda_piece *new_piece(sh_cuda_granule *granule, sh_cu_address address,
 {
     sh_cuda_piece *p = malloc(sizeof *p), **bucket = bucket_of(address);
     if (!p) {
-        (void)sh_fail(SHOAL_ENOMEM, "no memory to describe %zu bytes of card memory", size);
+        (void)sh_fail(SHOAL_ENOMEM, "no memory to describe %zu bytes of GPU memory", size);
         return NULL;
     }
     *p = (sh_cuda_piece){.granule = granule, .address = address, .size = size, .hash_next = *bucket};
@@ -396,11 +396,10 @@ static shoal_err out_of_memory(size_t size)
     sh_cardlock_lock(SH_CARD_LOCK_STATE);
     size_t used = sh_gpu.used, held = sh_gpu.held;
     sh_cardlock_unlock(SH_CARD_LOCK_STATE);
-    return sh_fail(
-        SHOAL_ENOMEM,
-        "out of card memory: asked for %zu bytes; this process uses %zu of the %zu that it holds, and %zu of "
-        "the card's %zu are free%s",
-        size, used, held, free_bytes, total, reason);
+    return sh_fail(SHOAL_ENOMEM,
+                   "out of GPU memory: asked for %zu bytes; this process uses %zu of the %zu that it holds, and %zu of "
+                   "the GPU's %zu are free%s",
+                   size, used, held, free_bytes, total, reason);
 }
 
 /* The GPU's memory is full: gives back what this process does not use, then asks all processes to do the same, and waits for
@@ -554,7 +553,7 @@ void sh_cuda_free_pinned(void *data, size_t size)
 shoal_err sh_cuda_memory_numbers_now(sh_cuda_memory_numbers *out_numbers)
 {
     size_t free_bytes = 0, total = 0;
-    SH_TRY(sh_cuda_result("cannot ask for the card's free memory", sh_cu.cuMemGetInfo(&free_bytes, &total)));
+    SH_TRY(sh_cuda_result("cannot ask for the GPU's free memory", sh_cu.cuMemGetInfo(&free_bytes, &total)));
     sh_cardlock_lock(SH_CARD_LOCK_STATE);
     *out_numbers = (sh_cuda_memory_numbers){sh_gpu.asked, sh_gpu.used, sh_gpu.held, free_bytes, total};
     sh_cardlock_unlock(SH_CARD_LOCK_STATE);

@@ -41,7 +41,7 @@ static uint64_t driver_calls(void)
 
 START_TEST(bytes_arrive)
 {
-    char text[64] = "to the card and back", back[64] = "";
+    char text[64] = "to the GPU and back", back[64] = "";
     void *p = device->alloc(sizeof text);
     ck_assert_ptr_nonnull(p);
     ck_assert_ok(device->write(p, text, sizeof text));
@@ -197,10 +197,10 @@ START_TEST(trim_gives_scratch_back)
     sh_exec *exec = device->exec();
     ck_assert(exec && sh_cuda_scratch(exec, 100) != NULL);
     ck_assert_uint_gt(numbers().held, 0);
-    ck_assert_uint_gt(shoal_card_trim(), 0);
+    ck_assert_uint_gt(shoal_cuda_trim(), 0);
     ck_assert_uint_eq(numbers().held, 0);
     ck_assert_ptr_nonnull(sh_cuda_scratch(exec, 100)); /* and is there again when it is needed */
-    (void)shoal_card_trim();
+    (void)shoal_cuda_trim();
 }
 END_TEST
 
@@ -216,7 +216,7 @@ START_TEST(scratch_grows_without_room_for_both)
     ck_assert_msg(sh_cuda_scratch(exec, total / 10 * 7) != NULL, "%s", shoal_last_error_text());
     ck_assert_ptr_null(sh_cuda_scratch(exec, total * 2));
     ck_assert_ptr_nonnull(sh_cuda_scratch(exec, 100)); /* it is not taken for larger than it is */
-    ck_assert_uint_gt(shoal_card_trim(), 0);
+    ck_assert_uint_gt(shoal_cuda_trim(), 0);
 }
 END_TEST
 
@@ -277,7 +277,7 @@ START_TEST(failing_driver)
     stub->fail_call("cuMemAddressReserve", 1, 0, SH_CU_OUT_OF_MEMORY);
     ck_assert_ptr_null(device->alloc(MIB));
     ck_assert_int_eq(shoal_last_error(), SHOAL_ENOMEM);
-    ck_assert_msg(strstr(shoal_last_error_text(), "reserve addresses for card memory"), "%s", shoal_last_error_text());
+    ck_assert_msg(strstr(shoal_last_error_text(), "reserve addresses for GPU memory"), "%s", shoal_last_error_text());
     stub->fail_call(NULL, 0, 0, 0);
     void *p = device->alloc(MIB);
     ck_assert_ptr_nonnull(p);

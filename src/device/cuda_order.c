@@ -60,7 +60,7 @@ static shoal_err synchronize(void)
 {
     int mode = sh_cuda_relax(), result = sh_cu.cuStreamSynchronize(sh_cuda_the_card()->stream);
     sh_cuda_restrict(mode);
-    return sh_cuda_result("cannot wait for the card", result);
+    return sh_cuda_result("cannot wait for the GPU", result);
 }
 
 /* death: the number may never be written; recovery finds that it was issued, and calls it lost */
@@ -70,7 +70,7 @@ static shoal_err enqueue_mark(void)
     uint64_t number = sh_timeline_issue(timeline);
     sh_cu_address word = (uint64_t)(uintptr_t)sh_timeline_done_word(timeline) + sh_gpu.to_card;
     SH_TRY(sh_cuda_result(
-        "cannot mark the end of work on the card",
+        "cannot mark the end of work on the GPU",
         sh_cu.cuStreamWriteValue64(sh_cuda_the_card()->stream, word, number, SH_CU_WRITE_VALUE_DEFAULT)));
     sh_store_release(&sh_gpu.last, sh_work_make(timeline, number));
     sh_gpu.unmarked = 0;
@@ -282,10 +282,9 @@ __attribute__((constructor)) static void install(void)
 
 static shoal_err lost_work(void)
 {
-    return sh_fail(
-        SHOAL_ELOST,
-        "the process that computed a tensor on the card lost its card or died before that work was done: the "
-        "tensor's elements are undefined");
+    return sh_fail(SHOAL_ELOST,
+                   "the process that computed a tensor on the GPU lost its GPU or died before that work was done: the "
+                   "tensor's elements are undefined");
 }
 
 static size_t look(bool forget_lost, bool *out_lost)
@@ -520,7 +519,7 @@ static shoal_err drain(bool *out_lost)
         result = sh_cu.cuStreamSynchronize(stream);
     }
     sh_cuda_restrict(mode);
-    return sh_cuda_result("cannot wait for the card", result);
+    return sh_cuda_result("cannot wait for the GPU", result);
 }
 
 void sh_cuda_order_drain(void)
@@ -536,7 +535,7 @@ void sh_cuda_order_ask(void)
     if (sh_cuda_order_is_awaited() && sh_cuda_check() == SHOAL_OK) {
         int result = sh_cu.cuStreamQuery(sh_cuda_the_card()->stream);
         if (result != SH_CU_NOT_READY) {
-            (void)sh_cuda_result("the card's work failed", result);
+            (void)sh_cuda_result("the GPU's work failed", result);
         }
     }
 }

@@ -1,4 +1,4 @@
-/* The service thread of a process that uses a GPU in a world ("shoal-card"), and the short ones that it starts
+/* The service thread of a process that uses a GPU in a world ("shoal-cuda"), and the short ones that it starts
  * ("shoal-answer"). They run no code of the program and no signal handlers.
  *
  * The service thread itself never calls the driver and takes no lock: a call of the driver may wait for the stream, the stream
@@ -8,7 +8,7 @@
  *
  *   while the stream waits for others   looks every 2 ms, releases the streams that wait for the dead, sweeps, and probes
  *   otherwise                           sleeps at its bell (shm/granule.h)
- *   a request for memory, or a probe    starts a short thread, which calls the driver: it does what shoal_card_trim does, and
+ *   a request for memory, or a probe    starts a short thread, which calls the driver: it does what shoal_cuda_trim does, and
  *                                       asks whether the GPU has failed when others wait for its work. One at a time
  *
  *   begins   with the first granule or import in a world, or when a process with an open GPU enters one
@@ -224,7 +224,7 @@ void sh_cuda_service_begin(void)
         sh_store_relaxed(&service.watches, 0);
         sh_store_relaxed(&service.tid, 0);
         service.last = sh_granules_answers_begin(); /* here: a requester waits for this process from now on */
-        if (start(&service.thread, "shoal-card", serve)) {
+        if (start(&service.thread, "shoal-cuda", serve)) {
             sh_store_release(&service.exists, 1); /* pairs with the swap in sh_cuda_service_end: thread is filled in */
         } else {
             sh_granules_answers_end();

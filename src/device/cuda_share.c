@@ -22,7 +22,7 @@ static bool is_shared(const sh_cuda_granule *g)
 static shoal_err put_into_store(const sh_cuda_granule *g, shoal_block **out_ledger)
 {
     int fd = -1, mode = sh_cuda_relax();
-    shoal_err err = sh_cuda_result("cannot share card memory",
+    shoal_err err = sh_cuda_result("cannot share GPU memory",
                                    sh_cu.cuMemExportToShareableHandle(&fd, g->memory, SH_CU_HANDLE_FD, 0));
     sh_cuda_restrict(mode);
     if (err != SHOAL_OK) {
@@ -78,7 +78,7 @@ shoal_err sh_cuda_share(void *data, size_t size, shoal_block **out_piece)
     sh_cuda_piece *p = sh_cuda_piece_at(data);
     shoal_err err = p && p->granule && size <= p->size
                         ? share_piece(p, size)
-                        : sh_fail(SHOAL_EINVAL, "this card memory was not allocated by Shoal: clone the tensor first");
+                        : sh_fail(SHOAL_EINVAL, "this GPU memory was not allocated by Shoal: clone the tensor first");
     if (err == SHOAL_OK) {
         *out_piece = sh_block_retain(p->ledger);
     }
@@ -188,12 +188,12 @@ static shoal_err look_at_granule(const sh_piece *piece, sh_granule_info *out_inf
     bool found = sh_granule_look(piece->granule, out_info) && out_info->serial == piece->serial;
     sh_leave();
     if (!found) {
-        return sh_fail(SHOAL_ECORRUPT, "a card tensor refers to card memory that does not exist");
+        return sh_fail(SHOAL_ECORRUPT, "a GPU tensor refers to GPU memory that does not exist");
     }
     const sh_cuda_card *card = sh_cuda_the_card();
     if (memcmp(out_info->uuid, card->uuid, SH_UUID_BYTES) != 0) {
         char theirs[48], ours[48];
-        return sh_fail(SHOAL_EINVAL, "the tensor is on card %s, but this process uses card %s (%s)",
+        return sh_fail(SHOAL_EINVAL, "the tensor is on GPU %s, but this process uses GPU %s (%s)",
                        sh_cuda_uuid_text(out_info->uuid, theirs), sh_cuda_uuid_text(card->uuid, ours), card->name);
     }
     return SHOAL_OK;

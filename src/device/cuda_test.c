@@ -62,17 +62,17 @@ END_TEST
 START_TEST(no_cards)
 {
     setenv("SHOAL_STUB_CARDS", "0", 1);
-    no_card(SHOAL_ENOENT, "no CUDA card found: the driver (CUDA 13.0) sees none");
+    no_card(SHOAL_ENOENT, "no CUDA GPU found: the driver (CUDA 13.0) sees none");
 }
 END_TEST
 
 START_TEST(wrong_card)
 {
-    setenv("SHOAL_CARD", "1", 1);
-    no_card(SHOAL_ENOENT, "SHOAL_CARD is 1, but this process sees 1 card, numbered from 0");
-    setenv("SHOAL_CARD", "first", 1);
-    no_card(SHOAL_EINVAL, "SHOAL_CARD is \"first\"");
-    setenv("SHOAL_CARD", "1", 1);
+    setenv("SHOAL_CUDA_DEVICE", "1", 1);
+    no_card(SHOAL_ENOENT, "SHOAL_CUDA_DEVICE is 1, but this process sees 1 GPU, numbered from 0");
+    setenv("SHOAL_CUDA_DEVICE", "first", 1);
+    no_card(SHOAL_EINVAL, "SHOAL_CUDA_DEVICE is \"first\"");
+    setenv("SHOAL_CUDA_DEVICE", "1", 1);
     setenv("SHOAL_STUB_CARDS", "2", 1);
     ck_assert_msg(sh_device_get(SHOAL_CUDA) != NULL, "%s", shoal_last_error_text());
     ck_assert_str_eq(sh_cuda_get()->name, "Stub 1");
@@ -102,15 +102,15 @@ START_TEST(lost_context)
     void *p = device->alloc(64);
     char bytes[64] = "";
     stub->fail_call("cuStreamSynchronize", 1, 1, SH_CU_ILLEGAL_ADDRESS);
-    ck_assert_err(device->wait(), SHOAL_ECARD);
+    ck_assert_err(device->wait(), SHOAL_ECUDA);
     uint64_t calls = stub->calls(NULL);
-    ck_assert_err(device->wait(), SHOAL_ECARD);
-    ck_assert_err(device->write(p, bytes, 64), SHOAL_ECARD);
-    ck_assert_err(device->read(bytes, p, 64), SHOAL_ECARD);
+    ck_assert_err(device->wait(), SHOAL_ECUDA);
+    ck_assert_err(device->write(p, bytes, 64), SHOAL_ECUDA);
+    ck_assert_err(device->read(bytes, p, 64), SHOAL_ECUDA);
     ck_assert_ptr_null(device->alloc(64));
-    ck_assert_int_eq(shoal_last_error(), SHOAL_ECARD);
+    ck_assert_int_eq(shoal_last_error(), SHOAL_ECUDA);
     ck_assert_ptr_null(device->exec());
-    no_card(SHOAL_ECARD, "the first failure was: cannot wait for the card: an error of the stub (700: STUB_ERROR_700)");
+    no_card(SHOAL_ECUDA, "the first failure was: cannot wait for the GPU: an error of the stub (700: STUB_ERROR_700)");
     ck_assert_uint_eq(stub->calls(NULL), calls);
     device->free(p, 64);
 }
@@ -143,13 +143,13 @@ static shoal_err count_cards(int rank, const shoal_value *args)
     (void)rank;
     (void)args;
     int count = 0;
-    return shoal_card_count(&count);
+    return shoal_cuda_count(&count);
 }
 
 START_TEST(fork_after_counting)
 {
     int count = 0;
-    ck_assert_ok(shoal_card_count(&count));
+    ck_assert_ok(shoal_cuda_count(&count));
     ck_assert_int_eq(count, 1);
     for (shoal_start method = SHOAL_START_SPAWN; method <= SHOAL_START_FORK; method++) {
         shoal_process *p = NULL;
@@ -158,9 +158,9 @@ START_TEST(fork_after_counting)
             shoal_process_start(count_cards, shoal_value_null(), &(shoal_process_options){.start = method}, &p));
         ck_assert_ok(shoal_process_join(p, SH_PATIENCE, &status));
         if (method == SHOAL_START_SPAWN) {
-            ck_assert_msg(status.end == SHOAL_RETURNED, "%s", status.text);
+            ck_assert_msg(status.end == SHOAL_PROCESS_RETURNED, "%s", status.text);
         } else {
-            ck_assert_msg(status.end == SHOAL_FAILED && status.err == SHOAL_EFORK, "%s", status.text);
+            ck_assert_msg(status.end == SHOAL_PROCESS_FAILED && status.err == SHOAL_EFORK, "%s", status.text);
             ck_assert_msg(strstr(status.text, "start it with spawn") != NULL, "%s", status.text);
         }
         shoal_process_destroy(p);
@@ -170,26 +170,26 @@ END_TEST
 
 START_TEST(describe_cards)
 {
-    shoal_card_info info;
-    shoal_card_memory m;
+    shoal_cuda_info info;
+    shoal_cuda_memory m;
     setenv("SHOAL_STUB_CARDS", "2", 1);
-    ck_assert_ok(shoal_card_info_get(1, &info));
+    ck_assert_ok(shoal_cuda_info_get(1, &info));
     ck_assert_str_eq(info.name, "Stub 1");
     ck_assert_str_eq(info.uuid, "GPU-51515151-5151-5151-5151-515151515151");
     ck_assert_int_eq(info.driver, 13000);
-    ck_assert_err(shoal_card_info_get(2, &info), SHOAL_EINVAL);
-    ck_assert_ok(shoal_card_wait()); /* nothing was done */
-    ck_assert_uint_eq(shoal_card_trim(), 0);
+    ck_assert_err(shoal_cuda_info_get(2, &info), SHOAL_EINVAL);
+    ck_assert_ok(shoal_cuda_wait()); /* nothing was done */
+    ck_assert_uint_eq(shoal_cuda_trim(), 0);
     ck_assert_uint_eq(sh_stub_control()->calls("cuDevicePrimaryCtxRetain"), 0);
-    ck_assert_ok(shoal_card_memory_get(&m));
+    ck_assert_ok(shoal_cuda_memory_get(&m));
     ck_assert_uint_eq(m.total, info.memory);
     ck_assert_uint_eq(m.held, 0);
     void *p = sh_device_cuda.alloc(1000);
-    ck_assert_ok(shoal_card_memory_get(&m));
+    ck_assert_ok(shoal_cuda_memory_get(&m));
     ck_assert_uint_eq(m.asked, 1000);
     ck_assert_uint_eq(m.free, m.total - m.held);
     sh_device_cuda.free(p, 1000);
-    ck_assert_uint_eq(shoal_card_trim(), m.held);
+    ck_assert_uint_eq(shoal_cuda_trim(), m.held);
 }
 END_TEST
 

@@ -156,7 +156,7 @@ static __attribute__((noinline)) shoal_err put_plain_slow(shoal_block *q, sh_ent
     if (kind <= SH_ENTRY_BYTES_8) {
         return put_raw(q, &word, kind - SH_ENTRY_BYTES_0, timeout);
     }
-    shoal_value v = {.type = kind == SH_ENTRY_INT ? SHOAL_INT : SHOAL_FLOAT};
+    shoal_value v = {.type = kind == SH_ENTRY_INT ? SHOAL_TYPE_INT : SHOAL_TYPE_FLOAT};
     memcpy(&v.as, &word, 8);
     return put_message(q, &v, timeout);
 }
@@ -231,13 +231,13 @@ shoal_err shoal_queue_put(shoal_queue *queue, shoal_value *value, int64_t timeou
     if (value->owner == SH_OWNER_CONTAINER) {
         return sh_value_check_free(value);
     }
-    if (value->type == SHOAL_INT) {
+    if (value->type == SHOAL_TYPE_INT) {
         err = put_plain(q, SH_ENTRY_INT, (uint64_t)value->as.integer, timeout);
-    } else if (value->type == SHOAL_FLOAT) {
+    } else if (value->type == SHOAL_TYPE_FLOAT) {
         uint64_t word;
         memcpy(&word, &value->as.number, 8);
         err = put_plain(q, SH_ENTRY_FLOAT, word, timeout);
-    } else if (value->type == SHOAL_OBJECT) {
+    } else if (value->type == SHOAL_TYPE_OBJECT) {
         err = put_object(q, value, timeout);
     } else {
         err = put_message(q, value, timeout);

@@ -70,7 +70,7 @@ static shoal_value *node_create(shoal_type type, size_t tail)
         (void)sh_fail(SHOAL_ENOMEM, "no memory for a %s of %zu bytes", sh_type_name(type), tail);
         return NULL;
     }
-    *value = (shoal_value){.type = (uint8_t)type, .depth = type == SHOAL_LIST || type == SHOAL_MAP};
+    *value = (shoal_value){.type = (uint8_t)type, .depth = type == SHOAL_TYPE_LIST || type == SHOAL_TYPE_MAP};
     return value;
 }
 
@@ -89,12 +89,12 @@ shoal_value *sh_value_text(shoal_type type, const void *bytes, size_t size)
 
 shoal_value *shoal_value_null(void)
 {
-    return node_create(SHOAL_NULL, 0);
+    return node_create(SHOAL_TYPE_NULL, 0);
 }
 
 shoal_value *shoal_value_bool(bool b)
 {
-    shoal_value *value = node_create(SHOAL_BOOL, 0);
+    shoal_value *value = node_create(SHOAL_TYPE_BOOL, 0);
     if (value != NULL) {
         value->as.boolean = b;
     }
@@ -103,7 +103,7 @@ shoal_value *shoal_value_bool(bool b)
 
 shoal_value *shoal_value_int(int64_t i)
 {
-    shoal_value *value = node_create(SHOAL_INT, 0);
+    shoal_value *value = node_create(SHOAL_TYPE_INT, 0);
     if (value != NULL) {
         value->as.integer = i;
     }
@@ -115,7 +115,7 @@ shoal_value *shoal_value_uint(uint64_t u)
     if (u <= INT64_MAX) {
         return shoal_value_int((int64_t)u);
     }
-    shoal_value *value = node_create(SHOAL_UINT, 0);
+    shoal_value *value = node_create(SHOAL_TYPE_UINT, 0);
     if (value != NULL) {
         value->as.natural = u;
     }
@@ -124,7 +124,7 @@ shoal_value *shoal_value_uint(uint64_t u)
 
 shoal_value *shoal_value_float(double d)
 {
-    shoal_value *value = node_create(SHOAL_FLOAT, 0);
+    shoal_value *value = node_create(SHOAL_TYPE_FLOAT, 0);
     if (value != NULL) {
         value->as.number = d;
     }
@@ -144,7 +144,7 @@ shoal_value *shoal_value_string(const char *text)
         (void)sh_fail(SHOAL_EINVAL, "a string of %zu bytes is not UTF-8 at byte %zu", size, valid);
         return NULL;
     }
-    return sh_value_text(SHOAL_STRING, text, size);
+    return sh_value_text(SHOAL_TYPE_STRING, text, size);
 }
 
 shoal_value *shoal_value_bytes(const void *bytes, size_t size)
@@ -156,7 +156,7 @@ shoal_value *shoal_value_bytes(const void *bytes, size_t size)
         (void)sh_fail(SHOAL_EINVAL, "a value of %zu bytes, but the pointer to them is NULL", size);
         return NULL;
     }
-    return sh_value_text(SHOAL_BYTES, bytes, size);
+    return sh_value_text(SHOAL_TYPE_BYTES, bytes, size);
 }
 
 shoal_value *shoal_value_foreign(uint32_t tag, const void *bytes, size_t size)
@@ -168,7 +168,7 @@ shoal_value *shoal_value_foreign(uint32_t tag, const void *bytes, size_t size)
         (void)sh_fail(SHOAL_EINVAL, "a foreign value of %zu bytes, but the pointer to them is NULL", size);
         return NULL;
     }
-    shoal_value *value = sh_value_text(SHOAL_FOREIGN, bytes, size);
+    shoal_value *value = sh_value_text(SHOAL_TYPE_FOREIGN, bytes, size);
     if (value != NULL) {
         value->as.natural = tag;
     }
@@ -180,7 +180,7 @@ shoal_value *shoal_value_packed(const void *bytes, size_t size)
     if (bytes == NULL || size == 0) {
         return sh_not_given(__func__, "bytes");
     }
-    shoal_value *value = sh_value_text(SHOAL_FOREIGN, bytes, size);
+    shoal_value *value = sh_value_text(SHOAL_TYPE_FOREIGN, bytes, size);
     if (value != NULL) {
         value->kind = SH_PACKED;
     }
@@ -189,7 +189,7 @@ shoal_value *shoal_value_packed(const void *bytes, size_t size)
 
 const void *shoal_value_as_packed(const shoal_value *value, size_t *out_size)
 {
-    if (value == NULL || value->type != SHOAL_FOREIGN || value->kind != SH_PACKED || out_size == NULL) {
+    if (value == NULL || value->type != SHOAL_TYPE_FOREIGN || value->kind != SH_PACKED || out_size == NULL) {
         return NULL;
     }
     *out_size = value->size;
@@ -206,7 +206,7 @@ shoal_value *sh_value_take_object(shoal_block *block)
         (void)sh_fail(SHOAL_EINVAL, "an object of this kind cannot be sent");
         return NULL;
     }
-    shoal_value *value = node_create(SHOAL_OBJECT, 0);
+    shoal_value *value = node_create(SHOAL_TYPE_OBJECT, 0);
     if (value != NULL) {
         value->kind = (uint8_t)kind;
         value->as.object = block;
@@ -251,7 +251,7 @@ SH_VALUE_OBJECTS(OBJECT_VALUE)
 
 static sh_a64 *attachment_of(shoal_value *value)
 {
-    return value->type == SHOAL_MAP ? &value->as.map->attached : &value->attached;
+    return value->type == SHOAL_TYPE_MAP ? &value->as.map->attached : &value->attached;
 }
 
 void *sh_value_attach(const shoal_value *value, void *made)
@@ -272,12 +272,12 @@ void *sh_value_attached(const shoal_value *value)
 
 shoal_value *shoal_value_list(void)
 {
-    return node_create(SHOAL_LIST, 0);
+    return node_create(SHOAL_TYPE_LIST, 0);
 }
 
 shoal_value *shoal_value_map(void)
 {
-    return node_create(SHOAL_MAP, 0);
+    return node_create(SHOAL_TYPE_MAP, 0);
 }
 
 /* Containers */
@@ -287,7 +287,7 @@ shoal_err sh_value_reserve(shoal_value *container, uint32_t count)
     if (count <= container->capacity) {
         return SHOAL_OK;
     }
-    bool list = container->type == SHOAL_LIST;
+    bool list = container->type == SHOAL_TYPE_LIST;
     size_t bytes = list ? count * sizeof(shoal_value *) : sizeof(sh_map) + count * sizeof(sh_value_pair);
     void *room = realloc(list ? (void *)container->as.items : (void *)container->as.map, bytes);
     if (room == NULL) {
@@ -432,9 +432,10 @@ static bool may_join(shoal_value *container, shoal_type type, const char *key, s
 {
     bool good = false;
     if (container == NULL || member == NULL) {
-        (void)sh_null_in(type == SHOAL_LIST ? "shoal_list_add" : "shoal_map_set", container != NULL    ? "member"
-                                                                                  : type == SHOAL_LIST ? "list"
-                                                                                                       : "map");
+        (void)sh_null_in(type == SHOAL_TYPE_LIST ? "shoal_list_add" : "shoal_map_set", container != NULL ? "member"
+                                                                                       : type == SHOAL_TYPE_LIST
+                                                                                           ? "list"
+                                                                                           : "map");
     } else if (key == NULL) {
         (void)sh_not_given("shoal_map_set", "key");
     } else if (container->type != type) {
@@ -467,7 +468,7 @@ static shoal_value *as_member(shoal_value *value)
 
 shoal_value *shoal_list_add(shoal_value *list, shoal_value *member)
 {
-    if (!may_join(list, SHOAL_LIST, "", member)) {
+    if (!may_join(list, SHOAL_TYPE_LIST, "", member)) {
         return NULL;
     }
     shoal_value *own = as_member(member);
@@ -480,7 +481,7 @@ shoal_value *shoal_list_add(shoal_value *list, shoal_value *member)
 
 shoal_value *shoal_map_set(shoal_value *map, const char *key, shoal_value *member)
 {
-    if (!may_join(map, SHOAL_MAP, key, member)) {
+    if (!may_join(map, SHOAL_TYPE_MAP, key, member)) {
         return NULL;
     }
     shoal_value *name = shoal_value_string(key);
@@ -516,12 +517,12 @@ static void drop_attachment(shoal_value *value)
 /* Recurses no deeper than SHOAL_VALUE_DEPTH, as do copy, equal and format. */
 static void destroy(shoal_value *value)
 {
-    if (value->type == SHOAL_LIST) {
+    if (value->type == SHOAL_TYPE_LIST) {
         for (size_t i = 0; i < value->size; i++) {
             destroy(value->as.items[i]);
         }
         free(value->as.items);
-    } else if (value->type == SHOAL_MAP && value->as.map != NULL) {
+    } else if (value->type == SHOAL_TYPE_MAP && value->as.map != NULL) {
         drop_attachment(value);
         tdestroy(value->as.map->index, keep_text);
         for (size_t i = 0; i < value->size; i++) {
@@ -529,7 +530,7 @@ static void destroy(shoal_value *value)
             destroy(value->as.map->pairs[i].value);
         }
         free(value->as.map);
-    } else if (value->type == SHOAL_OBJECT) {
+    } else if (value->type == SHOAL_TYPE_OBJECT) {
         drop_attachment(value);
         sh_block_release(value->as.object);
     }
@@ -570,14 +571,14 @@ static bool copy_members(const shoal_value *from, shoal_value *to)
         if (member == NULL) {
             return false;
         }
-        if (from->type == SHOAL_LIST) {
+        if (from->type == SHOAL_TYPE_LIST) {
             if (sh_list_append(to, member) != SHOAL_OK) {
                 return false;
             }
             continue;
         }
         const shoal_value *key = from->as.map->pairs[i].key;
-        shoal_value *name = sh_value_text(SHOAL_STRING, key->text, key->size);
+        shoal_value *name = sh_value_text(SHOAL_TYPE_STRING, key->text, key->size);
         if (name == NULL || deepen(to, member) != SHOAL_OK || map_append(to, name, member) != SHOAL_OK) {
             shoal_value_destroy(name);
             shoal_value_destroy(member);
@@ -590,16 +591,16 @@ static bool copy_members(const shoal_value *from, shoal_value *to)
 shoal_value *shoal_value_copy(const shoal_value *value)
 {
     SH_NEED_OR_NULL(value);
-    if (value->type == SHOAL_STRING || value->type == SHOAL_BYTES) {
+    if (value->type == SHOAL_TYPE_STRING || value->type == SHOAL_TYPE_BYTES) {
         return sh_value_text(value->type, value->text, value->size);
     }
-    if (value->type == SHOAL_FOREIGN && value->kind == SH_PACKED) {
+    if (value->type == SHOAL_TYPE_FOREIGN && value->kind == SH_PACKED) {
         return shoal_value_packed(value->text, value->size);
     }
-    if (value->type == SHOAL_FOREIGN) {
+    if (value->type == SHOAL_TYPE_FOREIGN) {
         return shoal_value_foreign((uint32_t)value->as.natural, value->text, value->size);
     }
-    if (value->type == SHOAL_OBJECT) {
+    if (value->type == SHOAL_TYPE_OBJECT) {
         return sh_value_object(value->as.object);
     }
     shoal_value *copy = node_create(value->type, 0);
@@ -632,21 +633,21 @@ bool shoal_value_equal(const shoal_value *a, const shoal_value *b)
     if (a == b) {
         return true;
     }
-    if (a == NULL || b == NULL || a->type != b->type || (a->type != SHOAL_OBJECT && a->size != b->size)) {
+    if (a == NULL || b == NULL || a->type != b->type || (a->type != SHOAL_TYPE_OBJECT && a->size != b->size)) {
         return false; /* an object has no size: that field holds its attachment */
     }
     switch ((shoal_type)a->type) {
-    case SHOAL_NULL: return true;
-    case SHOAL_BOOL: return a->as.boolean == b->as.boolean;
-    case SHOAL_INT:
-    case SHOAL_UINT:
-    case SHOAL_FLOAT: return a->as.integer == b->as.integer; /* for a float: its bits */
-    case SHOAL_STRING:
-    case SHOAL_BYTES: return memcmp(a->text, b->text, a->size) == 0;
-    case SHOAL_FOREIGN: return a->as.natural == b->as.natural && memcmp(a->text, b->text, a->size) == 0;
-    case SHOAL_OBJECT: return shoal_block_id(a->as.object) == shoal_block_id(b->as.object);
-    case SHOAL_MAP: return equal_maps(a, b);
-    case SHOAL_LIST: break;
+    case SHOAL_TYPE_NULL: return true;
+    case SHOAL_TYPE_BOOL: return a->as.boolean == b->as.boolean;
+    case SHOAL_TYPE_INT:
+    case SHOAL_TYPE_UINT:
+    case SHOAL_TYPE_FLOAT: return a->as.integer == b->as.integer; /* for a float: its bits */
+    case SHOAL_TYPE_STRING:
+    case SHOAL_TYPE_BYTES: return memcmp(a->text, b->text, a->size) == 0;
+    case SHOAL_TYPE_FOREIGN: return a->as.natural == b->as.natural && memcmp(a->text, b->text, a->size) == 0;
+    case SHOAL_TYPE_OBJECT: return shoal_block_id(a->as.object) == shoal_block_id(b->as.object);
+    case SHOAL_TYPE_MAP: return equal_maps(a, b);
+    case SHOAL_TYPE_LIST: break;
     }
     for (size_t i = 0; i < a->size; i++) {
         if (!shoal_value_equal(a->as.items[i], b->as.items[i])) {

@@ -57,7 +57,7 @@ struct shoal_value {
     union {
         bool boolean;
         int64_t integer;
-        uint64_t natural; /* of a SHOAL_UINT: above INT64_MAX; of a SHOAL_FOREIGN: its tag */
+        uint64_t natural; /* of a SHOAL_TYPE_UINT: above INT64_MAX; of a SHOAL_TYPE_FOREIGN: its tag */
         double number;
         shoal_block *object; /* the value owns one reference */
         shoal_value **items; /* of a list */

@@ -9,7 +9,7 @@ const shoal_value *sh_arg_find(const shoal_value *args, const char *key, const c
     if (args == NULL || key == NULL) {
         return sh_not_given(call, args == NULL ? "args" : "key");
     }
-    if (args->type != SHOAL_MAP) {
+    if (args->type != SHOAL_TYPE_MAP) {
         (void)sh_fail(SHOAL_ETYPE, "argument \"%s\": the arguments are a %s, not a map", key, sh_type_name(args->type));
         return NULL;
     }

@@ -150,33 +150,33 @@ static shoal_err pack_value(msgpack_packer *packer, sh_encoding *e, const shoal_
 {
     shoal_err err = SHOAL_OK;
     int failed = 0;
-    if (value->type != SHOAL_OBJECT && value->size > UINT32_MAX) {
+    if (value->type != SHOAL_TYPE_OBJECT && value->size > UINT32_MAX) {
         return sh_fail(SHOAL_ELIMIT, "a %s of %zu bytes is too large for a message: the limit is 4 GiB",
                        sh_type_name(value->type), value->size);
     }
     switch ((shoal_type)value->type) {
-    case SHOAL_NULL: failed = msgpack_pack_nil(packer); break;
-    case SHOAL_BOOL: failed = value->as.boolean ? msgpack_pack_true(packer) : msgpack_pack_false(packer); break;
-    case SHOAL_INT: failed = msgpack_pack_int64(packer, value->as.integer); break;
-    case SHOAL_UINT: failed = msgpack_pack_uint64(packer, value->as.natural); break;
-    case SHOAL_FLOAT: failed = msgpack_pack_double(packer, value->as.number); break;
-    case SHOAL_STRING: failed = msgpack_pack_str_with_body(packer, value->text, value->size); break;
-    case SHOAL_BYTES: failed = msgpack_pack_bin_with_body(packer, value->text, value->size); break;
-    case SHOAL_FOREIGN:
+    case SHOAL_TYPE_NULL: failed = msgpack_pack_nil(packer); break;
+    case SHOAL_TYPE_BOOL: failed = value->as.boolean ? msgpack_pack_true(packer) : msgpack_pack_false(packer); break;
+    case SHOAL_TYPE_INT: failed = msgpack_pack_int64(packer, value->as.integer); break;
+    case SHOAL_TYPE_UINT: failed = msgpack_pack_uint64(packer, value->as.natural); break;
+    case SHOAL_TYPE_FLOAT: failed = msgpack_pack_double(packer, value->as.number); break;
+    case SHOAL_TYPE_STRING: failed = msgpack_pack_str_with_body(packer, value->text, value->size); break;
+    case SHOAL_TYPE_BYTES: failed = msgpack_pack_bin_with_body(packer, value->text, value->size); break;
+    case SHOAL_TYPE_FOREIGN:
         if (value->kind == SH_PACKED) {
             failed = append_bytes(e, value->text, value->size);
         } else {
             err = pack_foreign(packer, value, &failed);
         }
         break;
-    case SHOAL_OBJECT: err = pack_object(packer, e, value, &failed); break;
-    case SHOAL_LIST:
+    case SHOAL_TYPE_OBJECT: err = pack_object(packer, e, value, &failed); break;
+    case SHOAL_TYPE_LIST:
         failed = msgpack_pack_array(packer, value->size);
         for (size_t i = 0; i < value->size && failed == 0 && err == SHOAL_OK; i++) {
             err = pack_value(packer, e, value->as.items[i]);
         }
         break;
-    case SHOAL_MAP:
+    case SHOAL_TYPE_MAP:
         failed = msgpack_pack_map(packer, value->size);
         for (size_t i = 0; i < value->size && failed == 0 && err == SHOAL_OK; i++) {
             const sh_value_pair *pair = &value->as.map->pairs[i];
@@ -206,7 +206,7 @@ shoal_err sh_encoding_init(sh_encoding *e, const shoal_value *value)
     e->object_count = 0;
     e->object_capacity = SH_ENCODING_OBJECTS;
     e->object_index = NULL;
-    if (value->type == SHOAL_FOREIGN && value->kind == SH_PACKED) {
+    if (value->type == SHOAL_TYPE_FOREIGN && value->kind == SH_PACKED) {
         e->bytes = (uint8_t *)(uintptr_t)value->text;
         e->size = value->size;
         e->capacity = 0; /* borrowed */
@@ -324,13 +324,13 @@ static int on_str(decoder *d, const char *base, const char *text, unsigned size,
         d->where_known = true;
         return refuse(d, text[valid] == 0 ? "a NUL in a string" : "a string that is not UTF-8");
     }
-    return deliver(d, sh_value_text(SHOAL_STRING, text, size), out_value);
+    return deliver(d, sh_value_text(SHOAL_TYPE_STRING, text, size), out_value);
 }
 
 static int on_bin(decoder *d, const char *base, const char *bytes, unsigned size, shoal_value **out_value)
 {
     (void)base;
-    return deliver(d, sh_value_text(SHOAL_BYTES, bytes, size), out_value);
+    return deliver(d, sh_value_text(SHOAL_TYPE_BYTES, bytes, size), out_value);
 }
 
 /* The type comes before the body and is counted in size, which is 0 for a claimed 4 GiB: the template lets it
@@ -392,7 +392,7 @@ static int on_array_item(decoder *d, shoal_value **list, shoal_value *member)
 
 static int on_map_item(decoder *d, shoal_value **map, shoal_value *key, shoal_value *member)
 {
-    if (key->type != SHOAL_STRING) {
+    if (key->type != SHOAL_TYPE_STRING) {
         shoal_value_destroy(member);
         return refuse(d, "a key that is not a string");
     }

@@ -13,9 +13,10 @@
 const char *sh_type_name(uint8_t type)
 {
     static const char *const names[] = {
-        [SHOAL_NULL] = "null",   [SHOAL_BOOL] = "bool",     [SHOAL_INT] = "int",       [SHOAL_UINT] = "uint",
-        [SHOAL_FLOAT] = "float", [SHOAL_STRING] = "string", [SHOAL_BYTES] = "bytes",   [SHOAL_FOREIGN] = "foreign",
-        [SHOAL_LIST] = "list",   [SHOAL_MAP] = "map",       [SHOAL_OBJECT] = "object",
+        [SHOAL_TYPE_NULL] = "null",   [SHOAL_TYPE_BOOL] = "bool",       [SHOAL_TYPE_INT] = "int",
+        [SHOAL_TYPE_UINT] = "uint",   [SHOAL_TYPE_FLOAT] = "float",     [SHOAL_TYPE_STRING] = "string",
+        [SHOAL_TYPE_BYTES] = "bytes", [SHOAL_TYPE_FOREIGN] = "foreign", [SHOAL_TYPE_LIST] = "list",
+        [SHOAL_TYPE_MAP] = "map",     [SHOAL_TYPE_OBJECT] = "object",
     };
     return type < sizeof names / sizeof names[0] ? names[type] : "unknown";
 }
@@ -23,7 +24,7 @@ const char *sh_type_name(uint8_t type)
 /* Returns what the value is, in a word; for an object its kind. */
 static const char *name_of(const shoal_value *value)
 {
-    return value->type == SHOAL_OBJECT ? sh_kind_shared_name((shoal_kind)value->kind) : sh_type_name(value->type);
+    return value->type == SHOAL_TYPE_OBJECT ? sh_kind_shared_name((shoal_kind)value->kind) : sh_type_name(value->type);
 }
 
 void *sh_value_wrong(const shoal_value *value, const char *wanted, const char *call)
@@ -42,7 +43,7 @@ static bool is(const shoal_value *value, shoal_type type, const char *call)
 
 shoal_type shoal_value_type(const shoal_value *value)
 {
-    return value != NULL ? (shoal_type)value->type : SHOAL_NULL;
+    return value != NULL ? (shoal_type)value->type : SHOAL_TYPE_NULL;
 }
 
 /* Fails for a number that does not fit the wanted type. The text has the number and that type. */
@@ -52,11 +53,11 @@ static shoal_err refuse_number(const shoal_value *value, const char *wanted, con
         return sh_null_error(call, "the value");
     }
     switch ((shoal_type)value->type) {
-    case SHOAL_INT:
+    case SHOAL_TYPE_INT:
         return sh_fail(SHOAL_ETYPE, "expected %s, but the value is int %" PRId64, wanted, value->as.integer);
-    case SHOAL_UINT:
+    case SHOAL_TYPE_UINT:
         return sh_fail(SHOAL_ETYPE, "expected %s, but the value is uint %" PRIu64, wanted, value->as.natural);
-    case SHOAL_FLOAT:
+    case SHOAL_TYPE_FLOAT:
         return sh_fail(SHOAL_ETYPE, "expected %s, but the value is float %.17g", wanted, value->as.number);
     default: return sh_fail(SHOAL_ETYPE, "expected %s, but the value is %s", wanted, name_of(value));
     }
@@ -65,7 +66,7 @@ static shoal_err refuse_number(const shoal_value *value, const char *wanted, con
 shoal_err shoal_value_as_bool(const shoal_value *value, bool *out_bool)
 {
     SH_NEED(out_bool);
-    if (value == NULL || value->type != SHOAL_BOOL) {
+    if (value == NULL || value->type != SHOAL_TYPE_BOOL) {
         return refuse_number(value, "bool", "shoal_value_as_bool");
     }
     *out_bool = value->as.boolean;
@@ -75,11 +76,11 @@ shoal_err shoal_value_as_bool(const shoal_value *value, bool *out_bool)
 shoal_err shoal_value_as_int(const shoal_value *value, int64_t *out_int)
 {
     SH_NEED(out_int);
-    if (value != NULL && value->type == SHOAL_INT) {
+    if (value != NULL && value->type == SHOAL_TYPE_INT) {
         *out_int = value->as.integer;
         return SHOAL_OK;
     }
-    double d = value != NULL && value->type == SHOAL_FLOAT ? value->as.number : NAN;
+    double d = value != NULL && value->type == SHOAL_TYPE_FLOAT ? value->as.number : NAN;
     if (d >= -0x1p63 && d < 0x1p63 && (double)(int64_t)d == d) {
         *out_int = (int64_t)d;
         return SHOAL_OK;
@@ -90,11 +91,12 @@ shoal_err shoal_value_as_int(const shoal_value *value, int64_t *out_int)
 shoal_err shoal_value_as_uint(const shoal_value *value, uint64_t *out_uint)
 {
     SH_NEED(out_uint);
-    if (value != NULL && (value->type == SHOAL_UINT || (value->type == SHOAL_INT && value->as.integer >= 0))) {
+    if (value != NULL &&
+        (value->type == SHOAL_TYPE_UINT || (value->type == SHOAL_TYPE_INT && value->as.integer >= 0))) {
         *out_uint = value->as.natural;
         return SHOAL_OK;
     }
-    double d = value != NULL && value->type == SHOAL_FLOAT ? value->as.number : NAN;
+    double d = value != NULL && value->type == SHOAL_TYPE_FLOAT ? value->as.number : NAN;
     if (d >= 0 && d < 0x1p64 && (double)(uint64_t)d == d) {
         *out_uint = (uint64_t)d;
         return SHOAL_OK;
@@ -108,12 +110,12 @@ shoal_err shoal_value_as_float(const shoal_value *value, double *out_float)
     if (value == NULL) {
         return refuse_number(value, "float", "shoal_value_as_float");
     }
-    double d = value->type == SHOAL_INT    ? (double)value->as.integer
-               : value->type == SHOAL_UINT ? (double)value->as.natural
-                                           : value->as.number;
-    bool same = value->type == SHOAL_FLOAT ||
-                (value->type == SHOAL_INT && d < 0x1p63 && (int64_t)d == value->as.integer) ||
-                (value->type == SHOAL_UINT && d < 0x1p64 && (uint64_t)d == value->as.natural);
+    double d = value->type == SHOAL_TYPE_INT    ? (double)value->as.integer
+               : value->type == SHOAL_TYPE_UINT ? (double)value->as.natural
+                                                : value->as.number;
+    bool same = value->type == SHOAL_TYPE_FLOAT ||
+                (value->type == SHOAL_TYPE_INT && d < 0x1p63 && (int64_t)d == value->as.integer) ||
+                (value->type == SHOAL_TYPE_UINT && d < 0x1p64 && (uint64_t)d == value->as.natural);
     if (!same) {
         return refuse_number(value, "float", "shoal_value_as_float");
     }
@@ -123,12 +125,12 @@ shoal_err shoal_value_as_float(const shoal_value *value, double *out_float)
 
 const char *shoal_value_as_string(const shoal_value *value)
 {
-    return is(value, SHOAL_STRING, "shoal_value_as_string") ? value->text : NULL;
+    return is(value, SHOAL_TYPE_STRING, "shoal_value_as_string") ? value->text : NULL;
 }
 
 const void *shoal_value_as_bytes(const shoal_value *value, size_t *out_size)
 {
-    bool good = is(value, SHOAL_BYTES, "shoal_value_as_bytes");
+    bool good = is(value, SHOAL_TYPE_BYTES, "shoal_value_as_bytes");
     if (out_size != NULL) {
         *out_size = good ? value->size : 0;
     }
@@ -137,7 +139,7 @@ const void *shoal_value_as_bytes(const shoal_value *value, size_t *out_size)
 
 const void *shoal_value_as_foreign(const shoal_value *value, uint32_t *out_tag, size_t *out_size)
 {
-    bool good = is(value, SHOAL_FOREIGN, "shoal_value_as_foreign");
+    bool good = is(value, SHOAL_TYPE_FOREIGN, "shoal_value_as_foreign");
     if (out_tag != NULL) {
         *out_tag = good ? (uint32_t)value->as.natural : 0;
     }
@@ -149,12 +151,12 @@ const void *shoal_value_as_foreign(const shoal_value *value, uint32_t *out_tag, 
 
 shoal_kind shoal_value_object_kind(const shoal_value *value)
 {
-    return value != NULL && value->type == SHOAL_OBJECT ? (shoal_kind)value->kind : SHOAL_KIND_NONE;
+    return value != NULL && value->type == SHOAL_TYPE_OBJECT ? (shoal_kind)value->kind : SHOAL_KIND_NONE;
 }
 
 void *sh_value_read_object(const shoal_value *value, shoal_kind kind, const char *call)
 {
-    if (value == NULL || value->type != SHOAL_OBJECT || value->kind != kind) {
+    if (value == NULL || value->type != SHOAL_TYPE_OBJECT || value->kind != kind) {
         return sh_value_wrong(value, sh_kind_shared_name(kind), call);
     }
     const sh_value_calls *calls = &sh_value_kinds[kind];
@@ -179,7 +181,7 @@ SH_VALUE_OBJECTS(OBJECT_READER)
 
 static bool is_container(const shoal_value *value)
 {
-    return value != NULL && (value->type == SHOAL_MAP || value->type == SHOAL_LIST);
+    return value != NULL && (value->type == SHOAL_TYPE_MAP || value->type == SHOAL_TYPE_LIST);
 }
 
 static bool has_member(const shoal_value *container, size_t i)
@@ -205,18 +207,18 @@ const shoal_value *shoal_value_at(const shoal_value *value, size_t i)
     if (!has_member(value, i)) {
         return NULL;
     }
-    return value->type == SHOAL_LIST ? value->as.items[i] : value->as.map->pairs[i].value;
+    return value->type == SHOAL_TYPE_LIST ? value->as.items[i] : value->as.map->pairs[i].value;
 }
 
 const char *shoal_value_key_at(const shoal_value *map, size_t i)
 {
-    return is(map, SHOAL_MAP, "shoal_value_key_at") && has_member(map, i) ? map->as.map->pairs[i].key->text : NULL;
+    return is(map, SHOAL_TYPE_MAP, "shoal_value_key_at") && has_member(map, i) ? map->as.map->pairs[i].key->text : NULL;
 }
 
 const shoal_value *shoal_value_find(const shoal_value *map, const char *key)
 {
     SH_GIVEN_OR_NULL(key);
-    if (!is(map, SHOAL_MAP, "shoal_value_find")) {
+    if (!is(map, SHOAL_TYPE_MAP, "shoal_value_find")) {
         return NULL;
     }
     const sh_value_pair *pair = key != NULL ? sh_map_find(map, key, strlen(key)) : NULL;
@@ -278,44 +280,44 @@ static void write_value(sh_writer *w, const shoal_value *value)
 {
     char text[64];
     switch ((shoal_type)value->type) {
-    case SHOAL_NULL: sh_writer_put(w, "null"); break;
-    case SHOAL_BOOL: sh_writer_put(w, value->as.boolean ? "true" : "false"); break;
-    case SHOAL_FLOAT: write_float(w, value->as.number); break;
-    case SHOAL_STRING: write_quoted(w, value); break;
-    case SHOAL_INT:
+    case SHOAL_TYPE_NULL: sh_writer_put(w, "null"); break;
+    case SHOAL_TYPE_BOOL: sh_writer_put(w, value->as.boolean ? "true" : "false"); break;
+    case SHOAL_TYPE_FLOAT: write_float(w, value->as.number); break;
+    case SHOAL_TYPE_STRING: write_quoted(w, value); break;
+    case SHOAL_TYPE_INT:
         (void)snprintf(text, sizeof text, "%" PRId64, value->as.integer);
         sh_writer_put(w, text);
         break;
-    case SHOAL_UINT:
+    case SHOAL_TYPE_UINT:
         (void)snprintf(text, sizeof text, "%" PRIu64, value->as.natural);
         sh_writer_put(w, text);
         break;
-    case SHOAL_BYTES:
+    case SHOAL_TYPE_BYTES:
         (void)snprintf(text, sizeof text, "<%zu byte%s>", value->size, value->size == 1 ? "" : "s");
         sh_writer_put(w, text);
         break;
-    case SHOAL_FOREIGN:
+    case SHOAL_TYPE_FOREIGN:
         (void)snprintf(text, sizeof text, "<foreign %" PRIu64 ", %zu byte%s>", value->as.natural, value->size,
                        value->size == 1 ? "" : "s");
         sh_writer_put(w, text);
         break;
-    case SHOAL_OBJECT:
+    case SHOAL_TYPE_OBJECT:
         (void)snprintf(text, sizeof text, "<%s %" PRIu64 ">", sh_kind_shared_name((shoal_kind)value->kind),
                        shoal_block_id(value->as.object));
         sh_writer_put(w, text);
         break;
-    case SHOAL_LIST:
-    case SHOAL_MAP:
-        sh_writer_put(w, value->type == SHOAL_LIST ? "[" : "{");
+    case SHOAL_TYPE_LIST:
+    case SHOAL_TYPE_MAP:
+        sh_writer_put(w, value->type == SHOAL_TYPE_LIST ? "[" : "{");
         for (size_t i = 0; i < value->size; i++) {
             sh_writer_put(w, i == 0 ? "" : ", ");
-            if (value->type == SHOAL_MAP) {
+            if (value->type == SHOAL_TYPE_MAP) {
                 write_quoted(w, value->as.map->pairs[i].key);
                 sh_writer_put(w, ": ");
             }
             write_value(w, shoal_value_at(value, i));
         }
-        sh_writer_put(w, value->type == SHOAL_LIST ? "]" : "}");
+        sh_writer_put(w, value->type == SHOAL_TYPE_LIST ? "]" : "}");
         break;
     }
 }

@@ -34,10 +34,10 @@ static void forget_error(void)
 START_TEST(scalars_read_back)
 {
     shoal_value *v = shoal_value_null();
-    ck_assert_int_eq(shoal_value_type(v), SHOAL_NULL);
+    ck_assert_int_eq(shoal_value_type(v), SHOAL_TYPE_NULL);
     shoal_value_destroy(v);
     v = shoal_value_bool(true);
-    ck_assert_int_eq(shoal_value_type(v), SHOAL_BOOL);
+    ck_assert_int_eq(shoal_value_type(v), SHOAL_TYPE_BOOL);
     ck_assert(sh_bool_of(v));
     shoal_value_destroy(v);
     v = shoal_value_int(INT64_MIN);
@@ -124,27 +124,27 @@ START_TEST(readers_refuse_other_types)
         int64_t n = 77;
         uint64_t u = 77;
         double d = 77;
-        if (type != SHOAL_BOOL) {
+        if (type != SHOAL_TYPE_BOOL) {
             ck_refused(shoal_value_as_bool(v, &b), wrong, wrong);
         }
-        if (type != SHOAL_INT && type != SHOAL_FLOAT) {
+        if (type != SHOAL_TYPE_INT && type != SHOAL_TYPE_FLOAT) {
             ck_refused(shoal_value_as_int(v, &n), wrong, wrong);
             ck_refused(shoal_value_as_uint(v, &u), wrong, wrong);
             ck_refused(shoal_value_as_float(v, &d), wrong, wrong);
             ck_assert(b && n == 77 && u == 77 && d == 77);
         }
-        if (type != SHOAL_STRING) {
+        if (type != SHOAL_TYPE_STRING) {
             ck_refused(shoal_value_as_string(v), NULL, wrong);
         }
-        if (type != SHOAL_BYTES) {
+        if (type != SHOAL_TYPE_BYTES) {
             ck_refused(shoal_value_as_bytes(v, &size), NULL, wrong);
             ck_assert_uint_eq(size, 0);
         }
-        if (type != SHOAL_LIST && type != SHOAL_MAP) {
+        if (type != SHOAL_TYPE_LIST && type != SHOAL_TYPE_MAP) {
             ck_refused(shoal_value_count(v), 0, SHOAL_OK); /* not a failure */
             ck_refused(shoal_value_at(v, 0), NULL, wrong);
         }
-        if (type != SHOAL_MAP) {
+        if (type != SHOAL_TYPE_MAP) {
             ck_refused(shoal_value_key_at(v, 0), NULL, wrong);
             ck_refused(shoal_value_find(v, "key"), NULL, wrong);
         }
@@ -154,7 +154,7 @@ START_TEST(readers_refuse_other_types)
         ck_refused(shoal_value_as_barrier(v), NULL, wrong);
         shoal_value_destroy(values[i]);
     }
-    ck_refused(shoal_value_type(NULL), SHOAL_NULL, SHOAL_OK);
+    ck_refused(shoal_value_type(NULL), SHOAL_TYPE_NULL, SHOAL_OK);
     shoal_value *v = shoal_value_string("one");
     int64_t n;
     ck_refused(shoal_value_as_int(v, &n), SHOAL_ETYPE, SHOAL_ETYPE);
@@ -174,7 +174,7 @@ START_TEST(uint_is_what_int_cannot_hold)
         bool large = all[i] > INT64_MAX;
         int64_t n = -5;
         uint64_t u = 5;
-        ck_assert_int_eq(shoal_value_type(v), large ? SHOAL_UINT : SHOAL_INT);
+        ck_assert_int_eq(shoal_value_type(v), large ? SHOAL_TYPE_UINT : SHOAL_TYPE_INT);
         ck_assert_ok(shoal_value_as_uint(v, &u));
         ck_assert_uint_eq(u, all[i]);
         ck_assert_err(shoal_value_as_int(v, &n), large ? SHOAL_ETYPE : SHOAL_OK);

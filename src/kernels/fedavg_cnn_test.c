@@ -273,7 +273,7 @@ static void compare_all(const job *jobs, int count)
 {
     const sh_device *device = sh_mirror_device();
     if (device == NULL || device->kernels()->fedavg_cnn == NULL) {
-        printf("not compared: the card's step\n");
+        printf("not compared: the GPU's step\n");
         return;
     }
     int clients = 0, loose = 0;

@@ -23,7 +23,7 @@ typedef struct sh_softmax_shape {
 
 typedef struct sh_nll_args {
     sh_softmax_shape shape; /* n is the number of classes */
-    /* SHOAL_NONE: one loss for each target, 0 if it is ignored. SHOAL_MEAN: the sum divided by the total weight of the
+    /* SHOAL_REDUCTION_NONE: one loss for each target, 0 if it is ignored. SHOAL_REDUCTION_MEAN: the sum divided by the total weight of the
      * targets that are not ignored, NaN if all are. */
     shoal_reduction reduction;
     const int64_t *target; /* [outer, inner]; each is 0 to n - 1, or ignore_index */
@@ -38,7 +38,7 @@ typedef struct sh_softmax_kernels {
      * SH_SOFTMAX: dx = y · (dy - Σ dy·y). SH_LOG_SOFTMAX: dx = dy - exp(y) · Σ dy. */
     shoal_err (*backward)(sh_exec *exec, sh_softmax_op op, const sh_softmax_shape *shape, void *dx, const void *dy,
                           const void *y);
-    /* loss = the negative log-likelihood of log_probs: one element, or [outer, inner] for SHOAL_NONE. total =
+    /* loss = the negative log-likelihood of log_probs: one element, or [outer, inner] for SHOAL_REDUCTION_NONE. total =
      * the sum of the targets' weights, one element, saved for backward. Errors: SHOAL_EINVAL if a target is out of
      * range (a card gives NaN instead). */
     shoal_err (*nll)(sh_exec *exec, const sh_nll_args *args, void *loss, void *total, const void *log_probs);

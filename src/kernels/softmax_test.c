@@ -60,7 +60,7 @@ static void compare_losses(sh_nll_args args, const void *x, uint64_t seed)
     shoal_dtype dtype = args.shape.dtype;
     int64_t n = args.shape.outer * args.shape.n * args.shape.inner, rows = args.shape.outer * args.shape.inner;
     uint64_t state = seed;
-    int64_t losses = args.reduction == SHOAL_NONE ? rows : 1;
+    int64_t losses = args.reduction == SHOAL_REDUCTION_NONE ? rows : 1;
     void *dloss = numbers(dtype, losses, &state, 1), *loss = numbers(dtype, losses, &state, 1),
          *total = numbers(dtype, 1, &state, 1);
     void *logp = numbers(dtype, n, &state, 1), *dx = numbers(dtype, n, &state, 1),
@@ -133,7 +133,7 @@ START_TEST(known_values)
         float x[] = {1, 2, 3, 1, 2, -1}, logp[6], loss, total, one = 1, dx[6];
         int64_t target[] = {2, 0};
         sh_nll_args args = {
-            .shape = {SHOAL_F32, 2, 3, 1}, .reduction = SHOAL_MEAN, .target = target, .ignore_index = -100};
+            .shape = {SHOAL_F32, 2, 3, 1}, .reduction = SHOAL_REDUCTION_MEAN, .target = target, .ignore_index = -100};
         sh_exec exec = {0};
         ck_assert_ok(k->softmax->cross_entropy(&exec, &args, &loss, &total, logp, x));
         double l0 = log(exp(-2) + exp(-1) + 1), l1 = 1 + log(exp(-1) + 1 + exp(-3));
@@ -195,7 +195,7 @@ START_TEST(large_scores)
         }
         int64_t target[] = {0, 3, 0, 0, 0, 0, 0, 0};
         double loss, total, logp[32];
-        sh_nll_args args = {.shape = s, .reduction = SHOAL_SUM, .target = target, .ignore_index = -100};
+        sh_nll_args args = {.shape = s, .reduction = SHOAL_REDUCTION_SUM, .target = target, .ignore_index = -100};
         ck_assert_ok(k->softmax->cross_entropy(&exec, &args, &loss, &total, logp, wide));
         ck_assert(fabs(loss - (8 * (log(1 + exp(-1) + exp(-2) + exp(-3)) + 3) - 3)) < 1e-13);
         free(exec.scratch);

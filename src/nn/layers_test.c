@@ -300,7 +300,7 @@ START_TEST(dropouts_of_everything_give_zeros)
         shoal_tensor *y = k < 2 ? shoal_module_forward(both[k], x) : shoal_conv2d_pool_relu(x, w, NULL, 0, 1);
         is_all(y, 0);
         ck_assert_ok(shoal_tensor_set_grad(x, NULL));
-        ck_assert_ok(shoal_backward(shoal_sum(y, SHOAL_ALL, false)));
+        ck_assert_ok(shoal_backward(shoal_sum(y, SHOAL_ALL_DIMS, false)));
         is_all(shoal_tensor_grad(x), 0);
     }
     is_all(shoal_tensor_grad(w), 0);
@@ -368,7 +368,7 @@ START_TEST(lstm_follows_its_formulas)
     for (int i = 0; i < N * T * H; i++) {
         ck_assert_msg(fabs(data(y)[i] - second[i]) < 1e-6, "%d: %g, wanted %g", i, (double)data(y)[i], second[i]);
     }
-    ck_assert_ok(shoal_backward(shoal_sum(y, SHOAL_ALL, false)));
+    ck_assert_ok(shoal_backward(shoal_sum(y, SHOAL_ALL_DIMS, false)));
     for (shoal_named it = {0}; shoal_module_next(m, &it) == SHOAL_OK;) {
         ck_assert_msg(shoal_tensor_grad(it.tensor) != NULL, "%s", it.name);
     }

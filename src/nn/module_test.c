@@ -71,7 +71,7 @@ START_TEST(a_kind_of_ones_own)
     shoal_tensor *y = shoal_module_forward(m, x);
     ck_assert_uint_eq(shoal_scope_mark(), mark + 1);
     ck_assert(data(y)[0] == 0 && data(y)[1] == 1 && data(y)[2] == 11);
-    ck_assert_ok(shoal_backward(shoal_sum(y, SHOAL_ALL, false)));
+    ck_assert_ok(shoal_backward(shoal_sum(y, SHOAL_ALL_DIMS, false)));
     ck_assert(item_of(shoal_tensor_grad(shoal_module_get(m, "scale"))) == 5);
     ck_assert_int_eq(((scaler_state *)shoal_module_state(m))->calls, 1);
     ck_assert_str_eq(text_of(m), "Scaler(\n  2, 1\n  (act): ReLU()\n)");
@@ -368,7 +368,7 @@ START_TEST(zeroed_gradients_are_zeros_to_who_looks)
     shoal_module_zero_grad(m);
     ck_assert_ptr_null(shoal_tensor_grad(w));
     for (int i = 0; i < 3; i++) {
-        ck_assert_ok(shoal_backward(shoal_sum(shoal_module_forward(m, x), SHOAL_ALL, false)));
+        ck_assert_ok(shoal_backward(shoal_sum(shoal_module_forward(m, x), SHOAL_ALL_DIMS, false)));
         ck_assert(data(w->grad)[0] == 3 && data(w->grad)[1] == 4 && data(b->grad)[0] == 1);
         const float *before = data(w->grad);
         shoal_module_zero_grad(m);
@@ -385,7 +385,7 @@ START_TEST(zeroed_gradients_are_zeros_to_who_looks)
     data(shared)[0] = data(shared)[1] = 7;
     ck_assert_ok(shoal_tensor_set_grad(w, shared));
     shoal_tensor_release(shared);
-    ck_assert_ok(shoal_backward(shoal_sum(shoal_module_forward(m, x), SHOAL_ALL, false)));
+    ck_assert_ok(shoal_backward(shoal_sum(shoal_module_forward(m, x), SHOAL_ALL_DIMS, false)));
     ck_assert(data(w->grad)[0] == 10);
     kept = shoal_tensor_retain(b->grad);
     shoal_module_zero_grad(m);

@@ -29,7 +29,7 @@ static shoal_tensor *make(int parameter, int64_t rows, int64_t columns, int step
     }
     shoal_tensor *exact = shoal_from_data(SHOAL_F64, x, SHOAL_SHAPE(rows, columns));
     shoal_tensor *t =
-        parameter % 10 == 9 ? shoal_tensor_retain(exact) : shoal_tensor_retain(shoal_to(exact, SHOAL_F32));
+        parameter % 10 == 9 ? shoal_tensor_retain(exact) : shoal_tensor_retain(shoal_to_dtype(exact, SHOAL_F32));
     shoal_tensor_release(exact);
     return t;
 }
@@ -93,8 +93,8 @@ static shoal_optimizer *optimizer_of(shoal_module *m, int kind)
 static void compare(const shoal_tensor *got, const shoal_tensor *wanted, const char *name)
 {
     double x[16], y[16];
-    shoal_tensor *a = shoal_to((shoal_tensor *)(uintptr_t)got, SHOAL_F64),
-                 *b = shoal_to((shoal_tensor *)(uintptr_t)wanted, SHOAL_F64);
+    shoal_tensor *a = shoal_to_dtype((shoal_tensor *)(uintptr_t)got, SHOAL_F64),
+                 *b = shoal_to_dtype((shoal_tensor *)(uintptr_t)wanted, SHOAL_F64);
     ck_assert_ok(shoal_tensor_read(a, x, (size_t)got->count * sizeof *x));
     ck_assert_ok(shoal_tensor_read(b, y, (size_t)got->count * sizeof *y));
     for (int64_t i = 0; i < got->count; i++) {

@@ -50,9 +50,9 @@ static shoal_err victim(int rank, const shoal_value *args)
             shoal_process_start(grandchild, shoal_list(block), &(shoal_process_options){.start = method}, &p);
         if (err == SHOAL_OK) {
             must(shoal_process_join(p, LIMIT, &status) == SHOAL_OK);
-            *(int *)shoal_block_data(block) |= status.end == SHOAL_KILLED;
-            must(status.end == SHOAL_KILLED || status.end == SHOAL_RETURNED);
-            must(status.end == SHOAL_KILLED || shoal_value_count(shoal_process_result(p)) == 2);
+            *(int *)shoal_block_data(block) |= status.end == SHOAL_PROCESS_KILLED;
+            must(status.end == SHOAL_PROCESS_KILLED || status.end == SHOAL_PROCESS_RETURNED);
+            must(status.end == SHOAL_PROCESS_KILLED || shoal_value_count(shoal_process_result(p)) == 2);
             shoal_process_destroy(p);
         } else {
             *(int *)shoal_block_data(block) |= err == SHOAL_EOS; /* the server died twice */
@@ -119,9 +119,10 @@ static bool kill_at(shoal_target target, const char *point, prey who, int method
     ck_assert_ok(shoal_block_create_zeroed(256, &block));
     shoal_process *p = start(SHOAL_START_SPAWN, target, shoal_list(point, (int)who, method, block));
     shoal_status status = finish(p);
-    ck_assert_msg(status.end == SHOAL_RETURNED || (status.end == SHOAL_KILLED && status.code == SIGKILL),
+    ck_assert_msg(status.end == SHOAL_PROCESS_RETURNED ||
+                      (status.end == SHOAL_PROCESS_KILLED && status.code == SIGKILL),
                   "%s, method %d: %s", point, method, status.text);
-    bool hit = status.end == SHOAL_KILLED || *(int *)shoal_block_data(block) != 0;
+    bool hit = status.end == SHOAL_PROCESS_KILLED || *(int *)shoal_block_data(block) != 0;
     shoal_process_destroy(p);
     await_alone(point, method);
     shoal_release(block);

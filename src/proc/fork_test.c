@@ -165,7 +165,7 @@ START_TEST(output_is_written_once)
     rewind(file);
     size_t n = fread(text, 1, sizeof text - 1, file);
     fclose(file);
-    ck_assert_int_eq(end, SHOAL_RETURNED);
+    ck_assert_int_eq(end, SHOAL_PROCESS_RETURNED);
     ck_assert_uint_eq(n, 2);
     ck_assert_str_eq(text, _i == SHOAL_START_FORK ? "xy" : "yx");
 }
@@ -205,13 +205,13 @@ START_TEST(a_plain_fork_has_its_own_children)
         must(shoal_block_create(10, &block) == SHOAL_OK);
         must(shoal_process_start(no_op, shoal_value_null(), &(shoal_process_options){.start = (shoal_start)_i}, &p) ==
              SHOAL_OK);
-        must(shoal_process_join(p, LIMIT, NULL) == SHOAL_OK && p->status.end == SHOAL_RETURNED);
+        must(shoal_process_join(p, LIMIT, NULL) == SHOAL_OK && p->status.end == SHOAL_PROCESS_RETURNED);
         shoal_process_destroy(p);
         shoal_fork_server_stop();
         shoal_world_leave();
         must(shoal_process_start(no_op, shoal_value_null(), &(shoal_process_options){.start = (shoal_start)_i}, &p) ==
              SHOAL_OK);
-        must(shoal_process_join(p, LIMIT, NULL) == SHOAL_OK && p->status.end == SHOAL_RETURNED);
+        must(shoal_process_join(p, LIMIT, NULL) == SHOAL_OK && p->status.end == SHOAL_PROCESS_RETURNED);
         shoal_process_destroy(p);
         shoal_fork_server_stop();
         _exit(0);

@@ -108,8 +108,10 @@ static shoal_err put_task(shoal_pool *pool, sh_future *job, size_t i, const sh_t
     }
     members = members < p->chunk ? members : p->chunk;
     /* This list borrows its members: it is only read. */
-    const shoal_value part = {
-        .type = SHOAL_LIST, .depth = p->argument->depth, .size = members, .as.items = p->argument->as.items + first};
+    const shoal_value part = {.type = SHOAL_TYPE_LIST,
+                              .depth = p->argument->depth,
+                              .size = members,
+                              .as.items = p->argument->as.items + first};
     return sh_pool_put(pool, &task, target, &part, (uint32_t)members, more);
 }
 
@@ -146,8 +148,8 @@ static shoal_err submit(shoal_pool *pool, shoal_task task, const plan *p, sh_fut
 static shoal_err submit_list(shoal_pool *pool, shoal_task task, shoal_value *list, size_t chunk, sh_future **out_job)
 {
     shoal_err err =
-        list->owner == SH_OWNER_CONTAINER      ? sh_value_check_free(list)
-        : shoal_value_type(list) != SHOAL_LIST ? sh_fail(SHOAL_ETYPE, "map needs a list")
+        list->owner == SH_OWNER_CONTAINER           ? sh_value_check_free(list)
+        : shoal_value_type(list) != SHOAL_TYPE_LIST ? sh_fail(SHOAL_ETYPE, "map needs a list")
         : chunk > UINT32_MAX || list->size > 1u << 30
             ? sh_fail(SHOAL_EINVAL, "map over %zu members in chunks of %zu: that is too many", list->size, chunk)
             : SHOAL_OK;
@@ -204,8 +206,9 @@ shoal_err shoal_pool_map_async(shoal_pool *pool, shoal_task task, shoal_value *l
 /* Moves the members of a chunk into the list. */
 static shoal_err move_members(shoal_value *list, shoal_value *chunk)
 {
-    shoal_err err =
-        shoal_value_type(chunk) == SHOAL_LIST ? SHOAL_OK : sh_fail(SHOAL_ECORRUPT, "a chunk's result is not a list");
+    shoal_err err = shoal_value_type(chunk) == SHOAL_TYPE_LIST
+                        ? SHOAL_OK
+                        : sh_fail(SHOAL_ECORRUPT, "a chunk's result is not a list");
     size_t moved = 0, size = shoal_value_count(chunk);
     while (err == SHOAL_OK && moved < size) {
         shoal_value *member = chunk->as.items[moved++];

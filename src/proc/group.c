@@ -20,7 +20,7 @@ typedef struct group {
  * consequences; then the rank that failed first. */
 static int64_t order_of(const shoal_process *p)
 {
-    return p->status.end == SHOAL_FAILED ? sh_process_ended_at(p) : 0;
+    return p->status.end == SHOAL_PROCESS_FAILED ? sh_process_ended_at(p) : 0;
 }
 
 static sh_verdict ended(void *owner, int rank, const shoal_process *process)
@@ -28,8 +28,8 @@ static sh_verdict ended(void *owner, int rank, const shoal_process *process)
     (void)rank;
     group *g = owner;
     const shoal_status *status = &process->status;
-    bool failed = status->end == SHOAL_FAILED || status->end == SHOAL_KILLED ||
-                  (status->end == SHOAL_EXITED && status->code != 0);
+    bool failed = status->end == SHOAL_PROCESS_FAILED || status->end == SHOAL_PROCESS_KILLED ||
+                  (status->end == SHOAL_PROCESS_EXITED && status->code != 0);
     if (failed && (g->failed == NULL || order_of(process) < order_of(g->failed))) {
         g->failed = process;
     }

@@ -92,7 +92,7 @@ START_TEST(a_process_that_ends_is_not_dead_before_it_is_gone)
         ck_assert_ok(shoal_world_sweep(&recovered));
     }
     ck_assert(sh_pid_gone(pid, began));
-    ck_assert_int_eq(finish(p).end, SHOAL_KILLED);
+    ck_assert_int_eq(finish(p).end, SHOAL_PROCESS_KILLED);
     shoal_process_destroy(p);
     shoal_release(queue);
 }
@@ -194,7 +194,7 @@ START_TEST(a_child_gets_its_death_signal)
     uint64_t began = sh_pid_start_time(pid);
     ck_assert_ok(shoal_process_kill(p));
     ck_assert_int_eq(get_pid(queue), pid); /* the child lives: it works in the world after its parent's death */
-    ck_assert_int_eq(finish(p).end, SHOAL_KILLED);
+    ck_assert_int_eq(finish(p).end, SHOAL_PROCESS_KILLED);
     shoal_process_destroy(p);
     for (int64_t deadline = sh_deadline(LIMIT); !sh_pid_gone(pid, began);) {
         ck_assert(!sh_passed(deadline));

@@ -389,7 +389,7 @@ static bool is_ready(void *owner, int rank)
 static sh_verdict worker_ended(void *owner, int rank, const shoal_process *p)
 {
     shoal_pool *pool = owner;
-    if (p->status.end == SHOAL_FAILED && !is_ready(pool, rank)) {
+    if (p->status.end == SHOAL_PROCESS_FAILED && !is_ready(pool, rank)) {
         (void)sh_fail(SHOAL_ECHILD, "a worker's initializer failed: %s", p->status.text);
         return SH_VERDICT_FAIL;
     }

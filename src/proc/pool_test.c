@@ -157,7 +157,7 @@ START_TEST(starmap_and_errors)
     ck_assert_int_ne(shoal_pool_map(pool, square, NULL, 0, &v), SHOAL_OK);
     ck_assert_ptr_null(v);
     ck_assert_ok(shoal_pool_apply(pool, fail_or_null, shoal_value_int(2), &v));
-    ck_assert_int_eq(shoal_value_type(v), SHOAL_NULL);
+    ck_assert_int_eq(shoal_value_type(v), SHOAL_TYPE_NULL);
     shoal_value_destroy(v);
     ck_assert_err(shoal_pool_join(pool, LIMIT), SHOAL_ESTATE);
     shoal_pool_destroy(pool);
@@ -180,7 +180,7 @@ START_TEST(iterators)
             shoal_value *v;
             shoal_err err = shoal_iterator_next(it, LIMIT, &v);
             if (err == SHOAL_OK) {
-                int64_t x = shoal_value_type(v) == SHOAL_NULL ? -1 : sh_int_of(v);
+                int64_t x = shoal_value_type(v) == SHOAL_TYPE_NULL ? -1 : sh_int_of(v);
                 ck_assert(!ordered || x == (i % 3 == 0 ? i : -1));
                 ck_assert(x < 0 || !seen[x]);
                 seen[x < 0 ? 0 : x] |= x >= 0;
@@ -600,14 +600,14 @@ static shoal_err serve(int rank, const shoal_value *args)
     must(shoal_worker_begin(&objects, rank, &worker) == SHOAL_OK);
     must(shoal_worker_answer(worker, SHOAL_OK, shoal_value_int(1)) == SHOAL_ESTATE);
     while ((err = shoal_worker_take(worker, LIMIT, &task)) == SHOAL_OK) {
-        int64_t x = shoal_value_type(task) == SHOAL_INT ? sh_int_of(task) : 0;
+        int64_t x = shoal_value_type(task) == SHOAL_TYPE_INT ? sh_int_of(task) : 0;
         shoal_value *other;
         must(shoal_worker_take(worker, SHOAL_NOW, &other) == SHOAL_ESTATE);
         if (x == 13) {
             kill(getpid(), SIGKILL);
         }
-        must((shoal_value_type(task) != SHOAL_INT ? shoal_worker_answer(worker, SHOAL_OK, shoal_value_copy(task))
-              : x < 100                           ? shoal_worker_answer(worker, SHOAL_OK, shoal_value_int(x * x))
+        must((shoal_value_type(task) != SHOAL_TYPE_INT ? shoal_worker_answer(worker, SHOAL_OK, shoal_value_copy(task))
+              : x < 100                                ? shoal_worker_answer(worker, SHOAL_OK, shoal_value_int(x * x))
                         : shoal_worker_answer(worker, SHOAL_ELIMIT, shoal_list("too large", x))) == SHOAL_OK);
         shoal_value_destroy(task);
     }
@@ -637,7 +637,7 @@ static shoal_answer next(shoal_pool *pool)
 static void has_been_killed(shoal_process *p)
 {
     shoal_status status = finish(p);
-    ck_assert_int_eq(status.end, SHOAL_KILLED);
+    ck_assert_int_eq(status.end, SHOAL_PROCESS_KILLED);
     shoal_process_destroy(p);
 }
 
@@ -704,7 +704,7 @@ START_TEST(a_binding_starts_the_workers)
     shoal_pool_close(pool); /* nothing is left to do, so this closes the queue of tasks */
     ck_assert_err(shoal_pool_submit(pool, 1, 1, shoal_value_int(1), false), SHOAL_ECLOSED);
     ck_assert_err(shoal_pool_join(pool, LIMIT), SHOAL_EINVAL);
-    ck_assert_int_eq(finish(p).end, SHOAL_RETURNED);
+    ck_assert_int_eq(finish(p).end, SHOAL_PROCESS_RETURNED);
     ck_assert_ok(shoal_pool_lost(pool, 0, shoal_value_null()));
     ck_assert_err(shoal_pool_next(pool, SHOAL_NOW, &a), SHOAL_ETIMEDOUT);
     shoal_queue_close(o.answers);

@@ -286,7 +286,7 @@ static shoal_err initialize(int rank, const shoal_value *args)
 {
     size_t size;
     const shoal_value *named = shoal_value_find(args, SH_WORKER_INIT);
-    if (shoal_value_type(named) != SHOAL_BYTES) {
+    if (shoal_value_type(named) != SHOAL_TYPE_BYTES) {
         return SHOAL_OK;
     }
     sh_target target;

@@ -303,7 +303,7 @@ static void describe_signal(shoal_process *p, int number)
     char buffer[WHO_SIZE];
     const char *who = say_who(p, buffer);
     const char *name = sigabbrev_np(number);
-    p->status = (shoal_status){.end = SHOAL_KILLED, .code = number};
+    p->status = (shoal_status){.end = SHOAL_PROCESS_KILLED, .code = number};
     if (name != NULL) {
         snprintf(p->status.text, sizeof p->status.text, "%s ended by SIG%s", who, name);
     } else {
@@ -325,21 +325,21 @@ static void describe(shoal_process *p, const sh_fate *fate)
     if (fate != NULL && fate->by_signal) {
         describe_signal(p, code);
     } else if (returned && err == SHOAL_OK && code == EXIT_SUCCESS) {
-        p->status = (shoal_status){.end = SHOAL_RETURNED};
+        p->status = (shoal_status){.end = SHOAL_PROCESS_RETURNED};
         snprintf(p->status.text, sizeof p->status.text, "%s returned", who);
     } else if (returned && err != SHOAL_OK && code == EXIT_FAILURE) {
-        p->status = (shoal_status){.end = SHOAL_FAILED, .code = code, .err = err};
+        p->status = (shoal_status){.end = SHOAL_PROCESS_FAILED, .code = code, .err = err};
         int n = snprintf(p->status.text, sizeof p->status.text, "%s failed: %s", who, shoal_err_name(err));
         if (record->text[0] != 0) {
             snprintf(p->status.text + n, sizeof p->status.text - (size_t)n, ": %.*s", SH_START_TEXT - 1, record->text);
         }
     } else if (fate != NULL) {
         bool never_began = code == SH_EXIT_PRIVILEGED && sh_load_relaxed(&record->phase) == SH_START_MADE;
-        p->status = (shoal_status){.end = SHOAL_EXITED, .code = code};
+        p->status = (shoal_status){.end = SHOAL_PROCESS_EXITED, .code = code};
         snprintf(p->status.text, sizeof p->status.text, "%s exited with %d%s", who, code,
                  never_began ? ": " SH_PRIVILEGED_TEXT : "");
     } else {
-        p->status = (shoal_status){.end = SHOAL_EXITED, .code = -1};
+        p->status = (shoal_status){.end = SHOAL_PROCESS_EXITED, .code = -1};
         snprintf(p->status.text, sizeof p->status.text, "%s ended, but something else collected its exit status", who);
     }
 }
@@ -359,7 +359,7 @@ static shoal_err reap_and_describe(shoal_process *p, int64_t deadline)
 static void describe_unreadable(shoal_process *p, shoal_err err)
 {
     char buffer[WHO_SIZE];
-    p->status = (shoal_status){.end = SHOAL_FAILED, .code = p->status.code, .err = err};
+    p->status = (shoal_status){.end = SHOAL_PROCESS_FAILED, .code = p->status.code, .err = err};
     snprintf(p->status.text, sizeof p->status.text, "the result of %s cannot be read: %s", say_who(p, buffer),
              shoal_last_error_text());
 }

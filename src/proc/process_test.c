@@ -39,7 +39,7 @@ START_TEST(arguments_arrive_and_results_return)
     ck_assert_ptr_null(shoal_process_result(p));
     ck_assert_int_gt(shoal_process_pid(p), 0);
     shoal_status status = finish(p);
-    ck_assert_int_eq(status.end, SHOAL_RETURNED);
+    ck_assert_int_eq(status.end, SHOAL_PROCESS_RETURNED);
     ck_assert_str_eq(status.text, "rank 7 returned");
     const shoal_value *result = shoal_process_result(p);
     ck_assert_int_eq(sh_int_of(shoal_value_find(result, "rank")), 7);
@@ -93,15 +93,15 @@ START_TEST(endings_are_distinguished)
         shoal_err err;
         const char *text;
     } wanted[ENDINGS] = {
-        [RETURN] = {SHOAL_RETURNED, 0, SHOAL_OK, "rank 0 returned"},
-        [FAIL] = {SHOAL_FAILED, 1, SHOAL_EINVAL, "rank 0 failed: SHOAL_EINVAL: no file a.txt"},
-        [FAIL_WITHOUT_TEXT] = {SHOAL_FAILED, 1, SHOAL_EBROKEN, "rank 0 failed: SHOAL_EBROKEN"},
-        [ABORT] = {SHOAL_KILLED, SIGABRT, SHOAL_OK, "rank 0 ended by SIGABRT"},
-        [EXIT_123] = {SHOAL_EXITED, 123, SHOAL_OK, "rank 0 exited with 123"},
-        [EXIT_0] = {SHOAL_EXITED, 0, SHOAL_OK, "rank 0 exited with 0"},
-        [KILL] = {SHOAL_KILLED, SIGKILL, SHOAL_OK, "rank 0 ended by SIGKILL"},
-        [RT_SIGNAL] = {SHOAL_KILLED, 37, SHOAL_OK, "rank 0 ended by signal 37"},
-        [RETURN_THEN_KILL] = {SHOAL_KILLED, SIGKILL, SHOAL_OK, "rank 0 ended by SIGKILL"},
+        [RETURN] = {SHOAL_PROCESS_RETURNED, 0, SHOAL_OK, "rank 0 returned"},
+        [FAIL] = {SHOAL_PROCESS_FAILED, 1, SHOAL_EINVAL, "rank 0 failed: SHOAL_EINVAL: no file a.txt"},
+        [FAIL_WITHOUT_TEXT] = {SHOAL_PROCESS_FAILED, 1, SHOAL_EBROKEN, "rank 0 failed: SHOAL_EBROKEN"},
+        [ABORT] = {SHOAL_PROCESS_KILLED, SIGABRT, SHOAL_OK, "rank 0 ended by SIGABRT"},
+        [EXIT_123] = {SHOAL_PROCESS_EXITED, 123, SHOAL_OK, "rank 0 exited with 123"},
+        [EXIT_0] = {SHOAL_PROCESS_EXITED, 0, SHOAL_OK, "rank 0 exited with 0"},
+        [KILL] = {SHOAL_PROCESS_KILLED, SIGKILL, SHOAL_OK, "rank 0 ended by SIGKILL"},
+        [RT_SIGNAL] = {SHOAL_PROCESS_KILLED, 37, SHOAL_OK, "rank 0 ended by signal 37"},
+        [RETURN_THEN_KILL] = {SHOAL_PROCESS_KILLED, SIGKILL, SHOAL_OK, "rank 0 ended by SIGKILL"},
     };
     for (int how = 0; how < ENDINGS; how++) {
         if (how == RETURN_THEN_KILL && _i != SHOAL_START_SPAWN) {
@@ -132,7 +132,7 @@ START_TEST(a_stolen_exit_status)
     shoal_process_destroy(p);
     p = start(_i, end_so, shoal_value_int(EXIT_123));
     shoal_status status = finish(p);
-    ck_assert_int_eq(status.end, SHOAL_EXITED);
+    ck_assert_int_eq(status.end, SHOAL_PROCESS_EXITED);
     ck_assert_int_eq(status.code, -1);
     ck_assert_str_eq(status.text, "rank 0 ended, but something else collected its exit status");
     shoal_process_destroy(p);
@@ -179,7 +179,7 @@ START_TEST(wrong_calls_are_refused)
     ck_assert_int_eq(setenv("SHOAL_START", "forkserver", 1), 0);
     ck_assert_ok(shoal_process_start(no_op, shoal_value_null(), NULL, &p));
     ck_assert_uint_ne(p->server, 0);
-    ck_assert_int_eq(finish(p).end, SHOAL_RETURNED);
+    ck_assert_int_eq(finish(p).end, SHOAL_PROCESS_RETURNED);
     shoal_process_destroy(p);
     ck_assert_int_eq(unsetenv("SHOAL_START"), 0);
     ck_assert_err(shoal_return(shoal_value_int(1)), SHOAL_ESTATE);
@@ -228,7 +228,7 @@ START_TEST(join_returns_on_time)
     ck_assert_int_lt(sh_quiet_now() - quiet, SHOAL_MS(500));
     ck_assert_err(shoal_process_signal(p, 12345), SHOAL_EINVAL);
     shoal_event_set(e.go);
-    ck_assert_int_eq(finish(p).end, SHOAL_RETURNED);
+    ck_assert_int_eq(finish(p).end, SHOAL_PROCESS_RETURNED);
     shoal_process_destroy(p);
     free_pair(e);
 }
@@ -257,7 +257,7 @@ START_TEST(a_stopped_process_is_not_dead)
     ck_assert_uint_eq(sh_slot_state_phase(sh_load_acquire(&sh_slot_at(p->slot)->state)), SH_PHASE_ALIVE);
     shoal_event_set(e.go);
     ck_assert_ok(shoal_process_signal(p, SIGCONT));
-    ck_assert_int_eq(finish(p).end, SHOAL_RETURNED);
+    ck_assert_int_eq(finish(p).end, SHOAL_PROCESS_RETURNED);
     shoal_process_destroy(p);
     free_pair(e);
 }

@@ -166,10 +166,10 @@ START_TEST(joins_and_returns)
         shoal_end end;
         int code;
         const char *text;
-    } cases[] = {{"return", SHOAL_RETURNED, 0, "returned"},
-                 {"fail", SHOAL_FAILED, 1, "SHOAL_ETYPE: a program's own words"},
-                 {"exit", SHOAL_EXITED, 5, "exited with 5"},
-                 {"alone", SHOAL_EXITED, 4, "exited with 4"}};
+    } cases[] = {{"return", SHOAL_PROCESS_RETURNED, 0, "returned"},
+                 {"fail", SHOAL_PROCESS_FAILED, 1, "SHOAL_ETYPE: a program's own words"},
+                 {"exit", SHOAL_PROCESS_EXITED, 5, "exited with 5"},
+                 {"alone", SHOAL_PROCESS_EXITED, 4, "exited with 4"}};
     shoal_queue *queue;
     ck_assert_ok(shoal_queue_create(0, &queue));
     shoal_process *p = start_program(cases[_i].what, queue);
@@ -192,7 +192,7 @@ START_TEST(is_killed_before_and_after_it_joined)
     }
     ck_assert_err(shoal_process_join(p, SHOAL_MS(1), NULL), SHOAL_ETIMEDOUT);
     ck_assert_ok(shoal_process_kill(p));
-    ck_assert_int_eq(finish(p).end, SHOAL_KILLED);
+    ck_assert_int_eq(finish(p).end, SHOAL_PROCESS_KILLED);
     shoal_process_destroy(p);
     shoal_release(queue);
 }
@@ -322,7 +322,7 @@ static int look(const char *server, shoal_queue *queue, const char *word)
 {
     shoal_process *p = start_served(server, "look", queue);
     shoal_status status = finish(p);
-    ck_assert_msg(status.end == SHOAL_RETURNED, "%s", status.text);
+    ck_assert_msg(status.end == SHOAL_PROCESS_RETURNED, "%s", status.text);
     const shoal_value *result = shoal_process_result(p);
     ck_assert_str_eq(shoal_value_as_string(shoal_value_at(result, 1)), word);
     int pid = (int)sh_int_of(shoal_value_at(result, 0));
@@ -337,7 +337,8 @@ START_TEST(a_server_forks_children)
         const char *what;
         shoal_end end;
         int code;
-    } cases[] = {{"return", SHOAL_RETURNED, 0}, {"fail", SHOAL_FAILED, 1}, {"exit", SHOAL_EXITED, 5}};
+    } cases[] = {
+        {"return", SHOAL_PROCESS_RETURNED, 0}, {"fail", SHOAL_PROCESS_FAILED, 1}, {"exit", SHOAL_PROCESS_EXITED, 5}};
     shoal_queue *queue;
     ck_assert_ok(shoal_queue_create(0, &queue));
     ck_assert_int_eq(shoal_fork_server_pid(), 0);
@@ -352,7 +353,7 @@ START_TEST(a_server_forks_children)
     }
     shoal_process *p = start_served("server", "wait", queue);
     ck_assert_ok(shoal_process_kill(p));
-    ck_assert_int_eq(finish(p).end, SHOAL_KILLED);
+    ck_assert_int_eq(finish(p).end, SHOAL_PROCESS_KILLED);
     shoal_process_destroy(p);
     ck_assert_int_eq(kill(server, SIGINT), 0); /* ignored */
     ck_assert_int_eq(look("server", queue, "then"), server);
@@ -533,7 +534,8 @@ static _Noreturn void in_child(shoal_queue *queue, int how)
 
 START_TEST(forks_and_continues)
 {
-    static const shoal_end ends[] = {SHOAL_RETURNED, SHOAL_FAILED, SHOAL_EXITED, SHOAL_KILLED};
+    static const shoal_end ends[] = {SHOAL_PROCESS_RETURNED, SHOAL_PROCESS_FAILED, SHOAL_PROCESS_EXITED,
+                                     SHOAL_PROCESS_KILLED};
     shoal_queue *queue;
     shoal_process *p = NULL;
     ck_assert_ok(shoal_queue_create(0, &queue));

@@ -85,7 +85,7 @@ START_TEST(returns_and_fails)
                                          &(shoal_process_options){.start = (shoal_start)_i, .rank = rank}, &p));
         ck_assert(p->by_pipe);
         shoal_status status = finish(p);
-        ck_assert_int_eq(status.end, rank == 8 ? SHOAL_RETURNED : SHOAL_FAILED);
+        ck_assert_int_eq(status.end, rank == 8 ? SHOAL_PROCESS_RETURNED : SHOAL_PROCESS_FAILED);
         ck_assert(rank == 9 || shoal_process_result(p) != NULL);
         ck_assert(rank == 8 || strstr(status.text, "nine") != NULL);
         shoal_process_destroy(p);
@@ -107,7 +107,7 @@ START_TEST(is_waited_for_and_killed)
     ck_assert_ok(shoal_wait(&thing, 1, LIMIT));
     ck_assert(thing.ready);
     ck_assert_int_eq(poll(&fd, 1, 20000), 1);
-    ck_assert_int_eq(finish(p).end, SHOAL_KILLED);
+    ck_assert_int_eq(finish(p).end, SHOAL_PROCESS_KILLED);
     ck_assert_err(shoal_process_signal(p, SIGTERM), SHOAL_ESTATE);
     shoal_process_destroy(p);
     end_talk(&t);
@@ -133,7 +133,7 @@ START_TEST(a_closed_sentinel_is_not_an_end)
     shoal_process *p = start(_i, closes_all, shoal_list(t.up, t.queue));
     ck_assert_ok(shoal_queue_get_bytes(t.queue, &byte, 1, LIMIT, &size));
     ck_assert_err(shoal_process_join(p, SHOAL_NOW, NULL), SHOAL_ETIMEDOUT);
-    ck_assert_int_ne(finish(p).end, SHOAL_RUNNING);
+    ck_assert_int_ne(finish(p).end, SHOAL_PROCESS_RUNNING);
     shoal_process_destroy(p);
     end_talk(&t);
 }
@@ -164,8 +164,8 @@ START_TEST(siblings_do_not_hide_an_end)
     struct pollfd fd = {.fd = shoal_process_sentinel(first), .events = POLLIN};
     ck_assert_int_eq(poll(&fd, 1, 20000), 1);
     ck_assert_ok(shoal_queue_put(t.queue, shoal_value_null(), LIMIT));
-    ck_assert_int_eq(finish(first).end, SHOAL_KILLED);
-    ck_assert_int_eq(finish(second).end, SHOAL_RETURNED);
+    ck_assert_int_eq(finish(first).end, SHOAL_PROCESS_KILLED);
+    ck_assert_int_eq(finish(second).end, SHOAL_PROCESS_RETURNED);
     shoal_process_destroy(first);
     shoal_process_destroy(second);
     end_talk(&t);
@@ -176,7 +176,7 @@ START_TEST(refused_with_eperm)
 {
     forbid_pidfds(EPERM);
     shoal_process *p = start(_i, twice, NULL);
-    ck_assert_int_eq(finish(p).end, SHOAL_RETURNED);
+    ck_assert_int_eq(finish(p).end, SHOAL_PROCESS_RETURNED);
     shoal_process_destroy(p);
 }
 END_TEST

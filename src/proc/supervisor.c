@@ -152,7 +152,7 @@ static shoal_err handle_end(sh_supervisor *s, int rank)
     if (s->ending) {
         return SHOAL_OK;
     }
-    bool ready = r->is_ready == NULL || r->is_ready(r->owner, rank), died = status.end != SHOAL_RETURNED;
+    bool ready = r->is_ready == NULL || r->is_ready(r->owner, rank), died = status.end != SHOAL_PROCESS_RETURNED;
     sh_verdict verdict = r->ended(r->owner, rank, m->process);
     if (verdict == SH_VERDICT_FAIL) {
         return shoal_last_error();

@@ -117,7 +117,7 @@ START_TEST(a_killed_member_is_replaced)
     for (int i = 0; i < 3; i++) {
         kill(pids[i], SIGKILL);
         await_ends(&c, i + 1);
-        ck_assert_int_eq(c.last.end, SHOAL_KILLED);
+        ck_assert_int_eq(c.last.end, SHOAL_PROCESS_KILLED);
         pid_t fresh = next_pid(&c);
         ck_assert_int_eq(kill(fresh, 0), 0);
         ck_assert_int_ne(fresh, pids[i]);
@@ -146,15 +146,15 @@ START_TEST(the_owner_decides_about_a_failed_target)
 {
     begin_crew(c, _i, fail_once, 1);
     await_ends(&c, 1);
-    ck_assert_int_eq(c.last.end, SHOAL_FAILED);
+    ck_assert_int_eq(c.last.end, SHOAL_PROCESS_FAILED);
     ck_assert_int_eq(sh_supervisor_running(c.s), 1);
     c.verdict = SH_VERDICT_DONE;
     await_ends(&c, 2);
-    ck_assert_int_eq(c.last.end, SHOAL_RETURNED);
+    ck_assert_int_eq(c.last.end, SHOAL_PROCESS_RETURNED);
     ck_assert_int_eq(sh_supervisor_running(c.s), 0);
     ck_assert_int_eq(c.starts, 2);
     ck_assert_uint_eq(sh_supervisor_deaths(c.s), 1);
-    ck_assert_int_eq(sh_supervisor_process(c.s, 0)->status.end, SHOAL_RETURNED);
+    ck_assert_int_eq(sh_supervisor_process(c.s, 0)->status.end, SHOAL_PROCESS_RETURNED);
     finish_crew(&c);
 
     begin_crew(d, _i, fail_once, 1);

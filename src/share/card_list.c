@@ -101,11 +101,11 @@ static void add_holder(uint32_t slot, uint64_t id, void *context)
 }
 
 /* Calls each for a tensor, with one of its holders, or with none. */
-static bool tell(const seen_tensor *t, const seen_holder *h, bool (*each)(const shoal_card_tensor *, void *),
+static bool tell(const seen_tensor *t, const seen_holder *h, bool (*each)(const shoal_cuda_tensor *, void *),
                  void *context)
 {
     char card[48];
-    shoal_card_tensor row = {.id = t->id,
+    shoal_cuda_tensor row = {.id = t->id,
                              .pid = h ? h->pid : 0,
                              .slot = h ? h->slot : 0,
                              .name = h ? h->name : "",
@@ -117,7 +117,7 @@ static bool tell(const seen_tensor *t, const seen_holder *h, bool (*each)(const 
     return each(&row, context);
 }
 
-static void tell_all(const card_listing *l, bool (*each)(const shoal_card_tensor *, void *), void *context)
+static void tell_all(const card_listing *l, bool (*each)(const shoal_cuda_tensor *, void *), void *context)
 {
     bool going = true;
     for (size_t i = 0; going && i < l->holder_count; i++) {
@@ -138,10 +138,10 @@ static void see_world(void *listing)
 }
 
 /* Outside: calls `each` for what was seen. */
-static shoal_err finish(card_listing *l, shoal_err err, bool (*each)(const shoal_card_tensor *, void *), void *context)
+static shoal_err finish(card_listing *l, shoal_err err, bool (*each)(const shoal_cuda_tensor *, void *), void *context)
 {
     if (err == SHOAL_OK && l->no_memory) {
-        err = sh_fail(SHOAL_ENOMEM, "no memory to list the tensors of cards");
+        err = sh_fail(SHOAL_ENOMEM, "no memory to list the tensors of GPUs");
     }
     if (err == SHOAL_OK) {
         tell_all(l, each, context);
@@ -151,7 +151,7 @@ static shoal_err finish(card_listing *l, shoal_err err, bool (*each)(const shoal
     return err;
 }
 
-shoal_err shoal_card_tensors_list(bool (*each)(const shoal_card_tensor *tensor, void *context), void *context)
+shoal_err shoal_cuda_tensors_list(bool (*each)(const shoal_cuda_tensor *tensor, void *context), void *context)
 {
     SH_NEED(each);
     card_listing l = {0};
@@ -163,7 +163,7 @@ shoal_err shoal_card_tensors_list(bool (*each)(const shoal_card_tensor *tensor, 
     return finish(&l, SHOAL_OK, each, context);
 }
 
-shoal_err shoal_card_tensors_list_of(const char *world, bool (*each)(const shoal_card_tensor *tensor, void *context),
+shoal_err shoal_cuda_tensors_list_of(const char *world, bool (*each)(const shoal_cuda_tensor *tensor, void *context),
                                      void *context)
 {
     SH_NEED(world);

@@ -90,14 +90,14 @@ typedef struct node {
 
 static bool read_node(const shoal_value *value, node *out)
 {
-    if (shoal_value_type(value) != SHOAL_LIST || shoal_value_count(value) != 4) {
+    if (shoal_value_type(value) != SHOAL_TYPE_LIST || shoal_value_count(value) != 4) {
         return false;
     }
     const shoal_value *settings = shoal_value_at(value, 2);
     *out = (node){.type = shoal_value_as_string(shoal_value_at(value, 0)), .children = shoal_value_at(value, 3)};
     if (!out->type || shoal_value_as_bool(shoal_value_at(value, 1), &out->training) != SHOAL_OK ||
-        shoal_value_count(settings) != SHOAL_MODULE_SETTINGS || shoal_value_type(settings) != SHOAL_LIST ||
-        shoal_value_type(out->children) != SHOAL_LIST || shoal_value_count(out->children) % 2 != 0) {
+        shoal_value_count(settings) != SHOAL_MODULE_SETTINGS || shoal_value_type(settings) != SHOAL_TYPE_LIST ||
+        shoal_value_type(out->children) != SHOAL_TYPE_LIST || shoal_value_count(out->children) % 2 != 0) {
         return false;
     }
     for (size_t i = 0; i < SHOAL_MODULE_SETTINGS; i++) {
@@ -142,7 +142,7 @@ static shoal_tensor *tensor_at(const shoal_module *module, const sh_record *reco
 
 static shoal_err put_tensors(shoal_module *module, const sh_record *record, const shoal_value *names)
 {
-    if (shoal_value_type(names) != SHOAL_LIST || shoal_value_count(names) != 2 * record->count) {
+    if (shoal_value_type(names) != SHOAL_TYPE_LIST || shoal_value_count(names) != 2 * record->count) {
         return corrupt();
     }
     for (size_t i = 0; i < record->count; i++) {
@@ -164,7 +164,7 @@ static shoal_err put_tensors(shoal_module *module, const sh_record *record, cons
 static shoal_module *build(const sh_record *record, const shoal_value *description)
 {
     node root;
-    if (shoal_value_type(description) != SHOAL_MAP || !read_node(shoal_value_find(description, "tree"), &root)) {
+    if (shoal_value_type(description) != SHOAL_TYPE_MAP || !read_node(shoal_value_find(description, "tree"), &root)) {
         (void)corrupt();
         return NULL;
     }
@@ -239,7 +239,7 @@ shoal_err shoal_module_load_state_dict(shoal_module *module, const shoal_value *
     if (!module || !state) {
         return sh_null_error("shoal_module_load_state_dict", module ? "state" : "module");
     }
-    if (shoal_value_type(state) != SHOAL_MAP) {
+    if (shoal_value_type(state) != SHOAL_TYPE_MAP) {
         return sh_fail(SHOAL_ETYPE, "a state dict must be a map");
     }
     SH_TRY(check_state(module, state));

@@ -49,7 +49,8 @@ shoal_sparse *shoal_sparse_coo(shoal_tensor *indices, shoal_tensor *values, int 
                       sh_tensor_text(&ti, indices), sh_tensor_text(&tv, values));
         return NULL;
     }
-    shoal_sparse s = {.layout = SHOAL_COO, .coalesced = coalesced, .ndim = ndim, .indices = indices, .values = values};
+    shoal_sparse s = {
+        .layout = SHOAL_LAYOUT_COO, .coalesced = coalesced, .ndim = ndim, .indices = indices, .values = values};
     memcpy(s.shape, shape, (size_t)ndim * sizeof *shape);
     return make(s);
 }
@@ -73,7 +74,7 @@ shoal_sparse *shoal_sparse_csr(shoal_tensor *starts, shoal_tensor *columns, shoa
                       sh_tensor_text(&tv, values));
         return NULL;
     }
-    return make((shoal_sparse){.layout = SHOAL_CSR,
+    return make((shoal_sparse){.layout = SHOAL_LAYOUT_CSR,
                                .coalesced = true,
                                .ndim = 2,
                                .shape = {rows, columns_count},
@@ -193,10 +194,10 @@ static shoal_err add_entry(const shoal_sparse *s, shoal_tensor *dense, const int
 static shoal_err fill_dense(const shoal_sparse *s, shoal_tensor *dense, const int64_t *indices, const int64_t *starts)
 {
     int64_t n = s->values->shape[0];
-    int sparse_dims = s->layout == SHOAL_COO ? (int)s->indices->shape[0] : 2;
+    int sparse_dims = s->layout == SHOAL_LAYOUT_COO ? (int)s->indices->shape[0] : 2;
     for (int64_t e = 0; e < n; e++) {
         int64_t at[SHOAL_MAX_DIMS];
-        if (s->layout == SHOAL_COO) {
+        if (s->layout == SHOAL_LAYOUT_COO) {
             for (int d = 0; d < sparse_dims; d++) {
                 at[d] = indices[d * n + e];
             }
@@ -304,10 +305,10 @@ static shoal_sparse *csr_of_places(shoal_tensor *t, const int64_t *at, int64_t n
 shoal_sparse *shoal_sparse_from_dense(shoal_tensor *t, shoal_layout layout)
 {
     SH_NEED_TENSOR_OR_NULL(t);
-    if (t->ndim == 0 || (layout == SHOAL_CSR && t->ndim != 2)) {
+    if (t->ndim == 0 || (layout == SHOAL_LAYOUT_CSR && t->ndim != 2)) {
         sh_text text;
         (void)sh_fail(SHOAL_EINVAL, "%s cannot be made a sparse %s tensor", sh_tensor_text(&text, t),
-                      layout == SHOAL_CSR ? "CSR" : "COO");
+                      layout == SHOAL_LAYOUT_CSR ? "CSR" : "COO");
         return NULL;
     }
     shoal_no_grad_begin();
@@ -320,7 +321,7 @@ shoal_sparse *shoal_sparse_from_dense(shoal_tensor *t, shoal_layout layout)
             sh_op_to_device(shoal_scoped(shoal_from_data(SHOAL_I64, at, SHOAL_SHAPE(n))), sh_tensor_device_of(t));
         shoal_tensor *values = shoal_index_select(shoal_reshape(t, SHOAL_SHAPE(-1)), 0, index);
         if (values) {
-            s = layout == SHOAL_COO ? coo_of_places(t, at, n, values) : csr_of_places(t, at, n, values);
+            s = layout == SHOAL_LAYOUT_COO ? coo_of_places(t, at, n, values) : csr_of_places(t, at, n, values);
         }
     }
     free(at);
@@ -369,16 +370,17 @@ shoal_sparse *sh_sparse_of_record(shoal_block *record)
     bool good = record->kind == SH_KIND_SPARSE && sh_record_read(record, &r) && r.size == sizeof d;
     if (good) {
         memcpy(&d, r.bytes, sizeof d);
-        good = d.layout <= SHOAL_CSR && d.ndim <= SHOAL_MAX_DIMS && r.count == (d.layout == SHOAL_CSR ? 3u : 2u);
+        good = d.layout <= SHOAL_LAYOUT_CSR && d.ndim <= SHOAL_MAX_DIMS &&
+               r.count == (d.layout == SHOAL_LAYOUT_CSR ? 3u : 2u);
     }
     if (!good) {
         (void)sh_fail(SHOAL_ECORRUPT, "block %llu does not describe a sparse tensor", (unsigned long long)record->id);
         return NULL;
     }
     shoal_tensor *values = sh_share_tensor_at(&r, 0), *indices = values ? sh_share_tensor_at(&r, 1) : NULL;
-    shoal_tensor *starts = indices && d.layout == SHOAL_CSR ? sh_share_tensor_at(&r, 2) : NULL;
-    shoal_sparse *s = d.layout == SHOAL_CSR ? shoal_sparse_csr(starts, indices, values, d.shape[0], d.shape[1])
-                                            : shoal_sparse_coo(indices, values, d.ndim, d.shape, d.coalesced);
+    shoal_tensor *starts = indices && d.layout == SHOAL_LAYOUT_CSR ? sh_share_tensor_at(&r, 2) : NULL;
+    shoal_sparse *s = d.layout == SHOAL_LAYOUT_CSR ? shoal_sparse_csr(starts, indices, values, d.shape[0], d.shape[1])
+                                                   : shoal_sparse_coo(indices, values, d.ndim, d.shape, d.coalesced);
     shoal_tensor_release(values);
     shoal_tensor_release(indices);
     shoal_tensor_release(starts);

@@ -162,7 +162,7 @@ static void check_piece(audit *a, uint64_t id, const sh_found *f)
 {
     sh_piece piece;
     if (f->kind == SH_KIND_PIECE && !sh_piece_look(f, &piece)) {
-        finding(a, &a->out->unheld, "piece %llu of card memory is not inside a granule", (unsigned long long)id);
+        finding(a, &a->out->unheld, "piece %llu of GPU memory is not inside a granule", (unsigned long long)id);
     }
 }
 

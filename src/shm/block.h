@@ -27,7 +27,7 @@ typedef enum sh_left_behind {
 } sh_left_behind;
 
 #define SH_LEFT_CARD_TEXT                                                                                              \
-    "this process was forked after its parent had used the card, and CUDA does not work across a fork: start it with " \
+    "this process was forked after its parent had used the GPU, and CUDA does not work across a fork: start it with "  \
     "spawn"
 
 struct shoal_block {

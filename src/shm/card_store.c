@@ -77,7 +77,7 @@ static void take_fds(struct msghdr *h, set *s)
 static shoal_err too_few_fds(uint64_t granules, uint32_t open)
 {
     return sh_fail(SHOAL_ELIMIT,
-                   "the world has %llu granules of card memory, and this process could open the fds of %u: it may have "
+                   "the world has %llu granules of GPU memory, and this process could open the fds of %u: it may have "
                    "%llu fds (RLIMIT_NOFILE)",
                    (unsigned long long)granules, open, (unsigned long long)fd_limit());
 }
@@ -86,7 +86,7 @@ static shoal_err check_set(const set *s, ssize_t size, int flags, bool with_fds)
 {
     if (size < (ssize_t)message_bytes(0) || s->m.magic != MESSAGE_MAGIC || s->m.count > SH_STORE_MAX ||
         (size_t)size != message_bytes(s->m.count) || (flags & MSG_TRUNC) != 0 || s->m.number == 0) {
-        return sh_fail(SHOAL_ECORRUPT, "the store of card memory holds a message that the library did not send");
+        return sh_fail(SHOAL_ECORRUPT, "the store of GPU memory holds a message that the library did not send");
     }
     if (with_fds && s->open != s->m.count) {
         return too_few_fds(s->m.count, s->open);
@@ -110,7 +110,7 @@ static shoal_err peek(bool with_fds, set *s)
         n = recvmsg(sh_cardstore_fds[SH_STORE_FROM], &h, MSG_PEEK | MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     } while (n < 0 && errno == EINTR);
     if (n < 0 && errno != EAGAIN) {
-        return sh_fail_os("reading the store of card memory");
+        return sh_fail_os("reading the store of GPU memory");
     }
     if (n <= 0) { /* nobody has added anything yet */
         s->m.number = s->m.count = 0;
@@ -169,11 +169,11 @@ static shoal_err send_set(const set *s)
     if (errno == ETOOMANYREFS) {
         return sh_fail(
             SHOAL_ELIMIT,
-            "the world would have %llu granules of card memory, and the system allows this user no more fds in "
+            "the world would have %llu granules of GPU memory, and the system allows this user no more fds in "
             "sockets: this process may have %llu (RLIMIT_NOFILE), in all worlds together",
             (unsigned long long)s->m.count, (unsigned long long)fd_limit());
     }
-    return sh_fail_os("writing to the store of card memory");
+    return sh_fail_os("writing to the store of GPU memory");
 }
 
 /* The system lets a user send while no more fds are in his sockets than the limit. So the last set that it lets through may
@@ -209,7 +209,7 @@ static shoal_err settle(set *s)
             return err;
         }
         if (ioctl(sh_cardstore_fds[SH_STORE_FROM], FIONREAD, &total) != 0) {
-            return sh_fail_os("the size of the store of card memory");
+            return sh_fail_os("the size of the store of GPU memory");
         }
         if (i > 0 && s->m.number <= before) {
             break;
@@ -220,7 +220,7 @@ static shoal_err settle(set *s)
         (void)drop_first(sh_cardstore_fds[SH_STORE_FROM]);
         SH_DEATH("store.settle.dropped"); /* death: the last message is still there; the next writer goes on */
     }
-    return sh_fail(SHOAL_ECORRUPT, "the store of card memory holds messages that the library did not send");
+    return sh_fail(SHOAL_ECORRUPT, "the store of GPU memory holds messages that the library did not send");
 }
 
 static bool is_living(const sh_store_entry *e)
@@ -308,7 +308,7 @@ static shoal_err replace(const sh_store_entry *more, int fd)
     SH_TRY(settle(&s));
     uint32_t living = count_living(&s.m);
     if (fd >= 0 && living >= SH_STORE_MAX) {
-        return sh_fail(SHOAL_ELIMIT, "the world has %u granules of card memory, and cannot have more", living);
+        return sh_fail(SHOAL_ELIMIT, "the world has %u granules of GPU memory, and cannot have more", living);
     }
     if (fd >= 0 || living < s.m.count) {
         bool had = s.m.number != 0;
@@ -383,7 +383,7 @@ static shoal_err prepare(uint64_t granule, sh_store_entry *out_entry)
     sh_granule_info info;
     SH_TRY(sh_cardstore_need_ends());
     if (!sh_granule_look(granule, &info)) {
-        return sh_fail(SHOAL_EINVAL, "block %llu is not a granule of card memory", (unsigned long long)granule);
+        return sh_fail(SHOAL_EINVAL, "block %llu is not a granule of GPU memory", (unsigned long long)granule);
     }
     *out_entry = (sh_store_entry){.granule = granule, .serial = info.serial};
     return SHOAL_OK;
@@ -396,9 +396,9 @@ static shoal_err locked_for_too_long(void)
     uint32_t pid = slot < SH_SLOTS ? sh_load_acquire(&sh_slot_at(slot)->pid) : 0;
     long long ms = (long long)(sh_cardstore_limit / SHOAL_MS(1));
     return pid != 0 ? sh_fail(SHOAL_ETIMEDOUT,
-                              "the world's card memory has been locked for %lld ms, now by process %u: is it stopped?",
+                              "the world's GPU memory has been locked for %lld ms, now by process %u: is it stopped?",
                               ms, pid)
-                    : sh_fail(SHOAL_ETIMEDOUT, "the world's card memory has been locked for %lld ms", ms);
+                    : sh_fail(SHOAL_ETIMEDOUT, "the world's GPU memory has been locked for %lld ms", ms);
 }
 
 /* The wait comes before the thread is inside, where nobody waits. */
@@ -453,7 +453,7 @@ shoal_err sh_cardstore_fd(uint64_t granule, int *out_fd)
     sh_leave();
     SH_TRY(err);
     if (found < 0) {
-        return sh_fail(SHOAL_ENOENT, "the fd of granule %llu is not in the store of card memory",
+        return sh_fail(SHOAL_ENOENT, "the fd of granule %llu is not in the store of GPU memory",
                        (unsigned long long)granule);
     }
     *out_fd = found;

@@ -155,11 +155,11 @@ static shoal_err fetch_late(void)
         return SHOAL_OK;
     }
     if (why == ENOENT) {
-        return sh_fail(SHOAL_EOS, "this world cannot share card memory: this process joined it by name, and the "
+        return sh_fail(SHOAL_EOS, "this world cannot share GPU memory: this process joined it by name, and the "
                                   "processes that had its store have ended: create a new world");
     }
     return sh_fail(why == EMFILE || why == ENFILE ? SHOAL_ELIMIT : SHOAL_EPERM,
-                   "this process joined the world by name, and cannot get the world's card memory from another process "
+                   "this process joined the world by name, and cannot get the world's GPU memory from another process "
                    "(pidfd_getfd: %s): start it with shoal_process_start or shoal_process_start_program",
                    strerror(why));
 }
@@ -171,15 +171,14 @@ shoal_err sh_cardstore_need_ends(void)
         return SHOAL_OK;
     }
     if (sh_load_relaxed(&sh_the_world.header->store.inode[SH_STORE_INTO]) == 0) {
-        return sh_fail(SHOAL_EOS, "this world cannot share card memory: there were no fds, or no Unix sockets, for its "
+        return sh_fail(SHOAL_EOS, "this world cannot share GPU memory: there were no fds, or no Unix sockets, for its "
                                   "store when it was created");
     }
     if (sh_cardstore_fds[SH_STORE_INTO] >= 0) {
-        return sh_fail(
-            SHOAL_EOS,
-            "the program has closed the fds of the world's card memory (they were %d and %d): a program must "
-            "close only its own fds, or close all others before it first uses the library",
-            sh_cardstore_fds[SH_STORE_INTO], sh_cardstore_fds[SH_STORE_FROM]);
+        return sh_fail(SHOAL_EOS,
+                       "the program has closed the fds of the world's GPU memory (they were %d and %d): a program must "
+                       "close only its own fds, or close all others before it first uses the library",
+                       sh_cardstore_fds[SH_STORE_INTO], sh_cardstore_fds[SH_STORE_FROM]);
     }
     return fetch_late();
 }

@@ -10,7 +10,7 @@
 #include <limits.h>
 #include <string.h>
 
-_Static_assert(sizeof((sh_granule_shm){0}.uuid) == SH_UUID_BYTES, "a granule has room for the UUID of its card");
+_Static_assert(sizeof((sh_granule_shm){0}.uuid) == SH_UUID_BYTES, "a granule has room for the UUID of its GPU");
 
 /* ---- granules ---- */
 
@@ -222,7 +222,7 @@ static shoal_err make_piece(sh_ctx *c, const shoal_block *granule, uint64_t offs
 shoal_err sh_piece_create(shoal_block *granule, uint64_t offset, uint64_t size, shoal_block **out_piece)
 {
     sh_granule_info info;
-    shoal_err err = sh_block_require(granule, SH_KIND_GRANULE, "a piece of card memory");
+    shoal_err err = sh_block_require(granule, SH_KIND_GRANULE, "a piece of GPU memory");
     if (err != SHOAL_OK) {
         return err;
     }
@@ -266,7 +266,7 @@ bool sh_piece_look(const sh_found *found, sh_piece *out_piece)
 shoal_err sh_piece_read(const shoal_block *piece, sh_piece *out_piece)
 {
     sh_found f;
-    shoal_err err = sh_block_require(piece, SH_KIND_PIECE, "a piece of card memory");
+    shoal_err err = sh_block_require(piece, SH_KIND_PIECE, "a piece of GPU memory");
     if (err != SHOAL_OK) {
         return err;
     }
@@ -274,7 +274,7 @@ shoal_err sh_piece_read(const shoal_block *piece, sh_piece *out_piece)
         return shoal_last_error();
     }
     if (!sh_heap_find(piece->id, &f) || !sh_piece_look(&f, out_piece)) {
-        err = sh_fail(SHOAL_ECORRUPT, "block %llu is not a piece of card memory that exists",
+        err = sh_fail(SHOAL_ECORRUPT, "block %llu is not a piece of GPU memory that exists",
                       (unsigned long long)piece->id);
     }
     sh_leave();

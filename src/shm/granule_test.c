@@ -16,7 +16,7 @@ static const sh_granule_info plain = {.uuid = {1, 2, 3, 16}, .size = BYTES};
 
 static int make_file(void)
 {
-    int fd = memfd_create("card memory", MFD_CLOEXEC);
+    int fd = memfd_create("GPU memory", MFD_CLOEXEC);
     ck_assert_int_ge(fd, 0);
     return fd;
 }

@@ -258,7 +258,7 @@ const sh_kind_row sh_kinds[SH_KIND_COUNT] = {
                          .reference_end = 2,
                          .size = sizeof(sh_granule_shm),
                          .dying = count_granule},
-    [SH_KIND_PIECE] = {.name = "piece of card memory",
+    [SH_KIND_PIECE] = {.name = "piece of GPU memory",
                        .next_reference = next_fixed,
                        .reference_end = 3,
                        .size = sizeof(sh_piece_shm)},

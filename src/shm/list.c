@@ -216,8 +216,8 @@ static bool show_world(listing *l, const char *base, int fd, uint64_t used_bytes
                                                                       : "running",
                                 .doing = phase == SH_PHASE_ALIVE && !dead ? doing : "",
                                 .references = sh_racy_load(&slot->held),
-                                .card_held = sh_racy_load(&slot->card_held),
-                                .card_used = sh_racy_load(&slot->card_used)};
+                                .cuda_held = sh_racy_load(&slot->card_held),
+                                .cuda_used = sh_racy_load(&slot->card_used)};
         for (uint32_t n = 0; n < SH_CACHE_ENTRIES; n++) {
             entry.cached += sh_load_relaxed(&slot->cache[n]) != 0;
         }

@@ -97,8 +97,8 @@ static shoal_err take_any(sh_owner self, uint32_t *out_index)
     } while (i < used_now());
     return sh_fail(
         SHOAL_ELIMIT,
-        "the world has no timeline left for this process's card: %u are in use, or belonged to processes that "
-        "died while their card worked",
+        "the world has no timeline left for this process's GPU: %u are in use, or belonged to processes that "
+        "died while their GPU worked",
         SH_TIMELINES - 1);
 }
 

@@ -32,8 +32,8 @@ static shoal_err check_whole(const char *call, shoal_dtype dtype, double value, 
     if (value >= low && value < end && trunc(value) == value) {
         return SHOAL_OK;
     }
-    return sh_fail(SHOAL_ETYPE, "%s: the number %g does not fit into %s: convert the tensor with shoal_to first", call,
-                   value, shoal_dtype_name(dtype));
+    return sh_fail(SHOAL_ETYPE, "%s: the number %g does not fit into %s: convert the tensor with shoal_to_dtype first",
+                   call, value, shoal_dtype_name(dtype));
 }
 
 shoal_err sh_number_check(const char *call, shoal_dtype dtype, double value)

@@ -24,9 +24,9 @@ static void open_card(void)
 static void close_card(void)
 {
     ck_assert(sh_cuda_memory_valid());
-    (void)shoal_card_trim();
-    shoal_card_memory m;
-    ck_assert_ok(shoal_card_memory_get(&m));
+    (void)shoal_cuda_trim();
+    shoal_cuda_memory m;
+    ck_assert_ok(shoal_cuda_memory_get(&m));
     ck_assert_uint_eq(m.asked, 0);
     ck_assert_uint_eq(m.held, 0);
 }
@@ -99,7 +99,7 @@ END_TEST
 START_TEST(memory_of_a_capture)
 {
     shoal_tensor *before = on_card(1 << 20), *result;
-    shoal_card_memory m;
+    shoal_cuda_memory m;
     shoal_capture *c;
     ck_assert_ok(shoal_capture_begin(&c));
     shoal_tensor *first = on_card(1 << 20);
@@ -110,7 +110,7 @@ START_TEST(memory_of_a_capture)
     ck_assert_ptr_eq(sh_tensor_ptr(result), address);
     ck_assert_ok(shoal_capture_end(c));
     shoal_tensor_release(result); /* still the graph's */
-    ck_assert_ok(shoal_card_memory_get(&m));
+    ck_assert_ok(shoal_cuda_memory_get(&m));
     ck_assert_uint_lt(m.asked, 1 << 20);
     for (int i = 0; i < 20; i++) {
         shoal_tensor *t = on_card(1 << 20);
@@ -131,7 +131,7 @@ static void refused(shoal_capture *c, shoal_err err, const char *words)
     ck_assert_err(shoal_capture_end(c), SHOAL_ESTATE);
     ck_assert_msg(strstr(shoal_last_error_text(), words) != NULL, "%s", shoal_last_error_text());
     ck_assert_err(shoal_capture_replay(c), SHOAL_ESTATE);
-    ck_assert_ok(shoal_card_wait()); /* and the card goes on */
+    ck_assert_ok(shoal_cuda_wait()); /* and the card goes on */
     shoal_capture_destroy(c);
 }
 
@@ -147,7 +147,7 @@ START_TEST(what_needs_the_host)
     ck_assert_ok(shoal_capture_begin(&c));
     refused(c, sh_device_cuda.write(sh_tensor_ptr(t), bytes, sizeof bytes), "writing elements from the host");
     ck_assert_ok(shoal_capture_begin(&c));
-    refused(c, shoal_card_wait(), "waiting for the card");
+    refused(c, shoal_cuda_wait(), "waiting for the GPU");
     ck_assert_ok(shoal_capture_begin(&c));
     refused(c, sh_cuda_mark(&work), "sending a tensor to another process");
     write_floats(t, 3);
@@ -168,7 +168,7 @@ START_TEST(wrong_order)
     ck_assert_ok(shoal_capture_begin(&c));
     shoal_capture_destroy(c); /* not ended */
     shoal_capture_destroy(NULL);
-    ck_assert_ok(shoal_card_wait());
+    ck_assert_ok(shoal_cuda_wait());
 }
 END_TEST
 
@@ -280,7 +280,7 @@ START_TEST(failing_driver)
         }
         ck_assert_msg(err == SHOAL_EOS, "%s: %s", calls[i], shoal_err_name(err));
         shoal_capture_destroy(c);
-        ck_assert_ok(shoal_card_wait());
+        ck_assert_ok(shoal_cuda_wait());
     }
 }
 END_TEST
@@ -297,14 +297,14 @@ START_TEST(pinned_memory_of_a_step)
     ck_assert_ok(shoal_capture_begin(&c));
     pinned = _i == 0 ? shoal_empty_pinned(SHOAL_F32, SHOAL_SHAPE(COUNT)) : pinned;
     ck_assert_ptr_nonnull(pinned);
-    ck_assert_ok(shoal_copy_later_(pinned, t));
+    ck_assert_ok(shoal_tensor_copy_async(pinned, t));
     if (_i == 1) {
         shoal_tensor_release(pinned);
     }
     ck_assert_ok(shoal_capture_end(c));
     if (_i == 0) {
         ck_assert_ok(shoal_capture_replay(c));
-        ck_assert_ok(shoal_card_wait());
+        ck_assert_ok(shoal_cuda_wait());
         ck_assert(*(const float *)shoal_tensor_data(pinned) == 1);
         shoal_tensor_release(pinned);
     }
@@ -316,7 +316,7 @@ START_TEST(pinned_memory_of_a_step)
     float *values = shoal_tensor_data(next);
     values[0] = 77;
     ck_assert_ok(shoal_capture_replay(c));
-    ck_assert_ok(shoal_card_wait());
+    ck_assert_ok(shoal_cuda_wait());
     ck_assert(values[0] == 77);
     shoal_capture_destroy(c);
     ck_assert(!stub || stub->calls("cuMemFreeHost") == freed + 1);
@@ -340,7 +340,7 @@ START_TEST(memory_of_two_captures)
     void *address = sh_tensor_ptr(t);
     ck_assert_ok(shoal_capture_begin(&releases));
     if (is_pinned) {
-        ck_assert_ok(shoal_copy_later_(result, t));
+        ck_assert_ok(shoal_tensor_copy_async(result, t));
     } else {
         copy(result, t);
     }

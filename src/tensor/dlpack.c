@@ -132,8 +132,8 @@ static shoal_err check_import(const shoal_dlpack *pack)
                        pack->version.minor, SHOAL_DLPACK_MAJOR);
     }
     if (device != SHOAL_DLPACK_CPU && device != SHOAL_DLPACK_CUDA_HOST && device != SHOAL_DLPACK_CUDA) {
-        return sh_fail(SHOAL_EINVAL,
-                       "shoal_tensor_from_dlpack: the device has type %d, neither the CPU nor a CUDA card", device);
+        return sh_fail(SHOAL_EINVAL, "shoal_tensor_from_dlpack: the device has type %d, neither the CPU nor a CUDA GPU",
+                       device);
     }
     if (ndim < 0 || ndim > SHOAL_MAX_DIMS || (ndim > 0 && !pack->tensor.shape)) {
         return sh_fail(SHOAL_EINVAL, "shoal_tensor_from_dlpack: a tensor has 0 to %d dims, not %d", SHOAL_MAX_DIMS,
@@ -213,7 +213,7 @@ static const sh_device *import_device(const shoal_dlpack *pack)
     if (device && pack->tensor.device.id != card) {
         (void)sh_fail(
             SHOAL_EINVAL,
-            "shoal_tensor_from_dlpack: the tensor is on card %d, and this process uses card %d: set SHOAL_CARD",
+            "shoal_tensor_from_dlpack: the tensor is on GPU %d, and this process uses GPU %d: set SHOAL_CUDA_DEVICE",
             pack->tensor.device.id, card);
         device = NULL;
     }

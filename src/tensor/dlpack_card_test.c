@@ -70,7 +70,7 @@ START_TEST(there_and_back)
 
     other.tensor.device.id = 7;
     ck_assert_ptr_null(shoal_tensor_from_dlpack(&other));
-    ck_assert_msg(shoal_last_error() == SHOAL_EINVAL && strstr(shoal_last_error_text(), "is on card 7"), "%s",
+    ck_assert_msg(shoal_last_error() == SHOAL_EINVAL && strstr(shoal_last_error_text(), "is on GPU 7"), "%s",
                   shoal_last_error_text());
     pack->deleter(pack);
     shoal_tensor_release(t);
@@ -86,17 +86,17 @@ START_TEST(streams_in_order)
     shoal_tensor *a = on_card(1), *b = on_card(2), *c = on_card(3);
     sh_cu_stream theirs;
     void *ours = NULL;
-    ck_assert_ok(shoal_card_stream(&ours));
+    ck_assert_ok(shoal_cuda_stream(&ours));
     ck_assert_int_eq(sh_cu.cuStreamCreate(&theirs, 0), 0);
     uint64_t waits = stub->calls("cuStreamWaitEvent");
-    ck_assert_ok(shoal_card_follow_stream(theirs)); /* idle: there is nothing to wait for */
-    ck_assert_ok(shoal_card_precede_stream(theirs));
+    ck_assert_ok(shoal_cuda_follow_stream(theirs)); /* idle: there is nothing to wait for */
+    ck_assert_ok(shoal_cuda_precede_stream(theirs));
     ck_assert_uint_eq(stub->calls("cuStreamWaitEvent"), waits);
 
     stub->block();
     ck_assert_int_eq(
         sh_cu.cuMemcpyDtoDAsync((uintptr_t)sh_tensor_ptr(b), (uintptr_t)sh_tensor_ptr(a), sizeof(float), theirs), 0);
-    ck_assert_ok(shoal_card_follow_stream(theirs));
+    ck_assert_ok(shoal_cuda_follow_stream(theirs));
     sh_cuda_touch();
     ck_assert_int_eq(
         sh_cu.cuMemcpyDtoDAsync((uintptr_t)sh_tensor_ptr(c), (uintptr_t)sh_tensor_ptr(b), sizeof(float), ours), 0);
@@ -109,7 +109,7 @@ START_TEST(streams_in_order)
     sh_cuda_touch();
     ck_assert_int_eq(
         sh_cu.cuMemcpyDtoDAsync((uintptr_t)sh_tensor_ptr(a), (uintptr_t)sh_tensor_ptr(c) + 4, sizeof(float), ours), 0);
-    ck_assert_ok(shoal_card_precede_stream(theirs));
+    ck_assert_ok(shoal_cuda_precede_stream(theirs));
     stub->unblock();
     ck_assert_int_eq(sh_cu.cuStreamQuery(theirs), SH_CU_NOT_READY);
     ck_assert_int_eq(sh_cu.cuStreamQuery(ours), SH_CU_OK);
@@ -117,8 +117,8 @@ START_TEST(streams_in_order)
     ck_assert(first_of(a) == 4);
 
     ck_assert_int_eq(sh_cu.cuStreamBeginCapture(theirs, SH_CU_CAPTURE_RELAXED), 0);
-    ck_assert_err(shoal_card_follow_stream(theirs), SHOAL_ESTATE);
-    ck_assert_err(shoal_card_precede_stream(theirs), SHOAL_ESTATE);
+    ck_assert_err(shoal_cuda_follow_stream(theirs), SHOAL_ESTATE);
+    ck_assert_err(shoal_cuda_precede_stream(theirs), SHOAL_ESTATE);
     sh_cu_graph graph;
     ck_assert_int_eq(sh_cu.cuStreamEndCapture(theirs, &graph), 0);
     ck_assert_int_eq(sh_cu.cuGraphDestroy(graph), 0);
@@ -161,7 +161,7 @@ START_TEST(given_back_in_a_capture)
     shoal_tensor *same = shoal_tensor_from_dlpack(&other);
     ck_assert_ptr_nonnull(same);
     stub->block();
-    ck_assert_ok(shoal_copy_later_(same, pinned));
+    ck_assert_ok(shoal_tensor_copy_async(same, pinned));
     ck_assert_ok(shoal_capture_begin(&c));
     ck_assert_int_eq(pthread_create(&thread, NULL, unblock_soon, NULL), 0);
     shoal_tensor_release(same);

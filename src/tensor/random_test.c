@@ -63,9 +63,10 @@ START_TEST(other_layouts)
     ck_assert(shoal_tensor_equal(plain, turned));
     shoal_manual_seed(1);
     ck_assert_ptr_nonnull(shoal_normal_(half, 1, 2));
-    ck_assert(shoal_tensor_equal(half, shoal_to(plain, SHOAL_BF16)));
+    ck_assert(shoal_tensor_equal(half, shoal_to_dtype(plain, SHOAL_BF16)));
     ck_assert_ptr_nonnull(shoal_randint_(few, -3, 4));
-    ck_assert(item_of(shoal_max(few, SHOAL_ALL, false)) == 3 && item_of(shoal_min(few, SHOAL_ALL, false)) == -3);
+    ck_assert(item_of(shoal_max(few, SHOAL_ALL_DIMS, false)) == 3 &&
+              item_of(shoal_min(few, SHOAL_ALL_DIMS, false)) == -3);
     shoal_tensor *all[] = {plain, base, half, few};
     for (int k = 0; k < 4; k++) {
         shoal_tensor_release(all[k]);
@@ -76,7 +77,7 @@ END_TEST
 
 static double mean_of(shoal_tensor *t)
 {
-    return item_of(shoal_mean(t, SHOAL_ALL, false));
+    return item_of(shoal_mean(t, SHOAL_ALL_DIMS, false));
 }
 
 START_TEST(statistics)
@@ -94,7 +95,7 @@ START_TEST(statistics)
     /* dropout keeps the mean and zeroes its fraction */
     shoal_tensor *dropped = shoal_dropout(t, 0.25);
     ck_assert(fabs(mean_of(dropped) - 1) < 0.01);
-    double zeros = mean_of(shoal_to(shoal_eq(dropped, shoal_scoped(shoal_scalar(SHOAL_F32, 0))), SHOAL_F32));
+    double zeros = mean_of(shoal_to_dtype(shoal_eq(dropped, shoal_scoped(shoal_scalar(SHOAL_F32, 0))), SHOAL_F32));
     ck_assert(fabs(zeros - 0.25) < 0.01);
     shoal_tensor *channels = shoal_dropout2d(shoal_reshape(t, SHOAL_SHAPE(10, 1000, 10)), 0.25);
     shoal_tensor *most = shoal_max(channels, 2, false), *least = shoal_min(channels, 2, false);

@@ -246,7 +246,7 @@ static shoal_err find_place(const sh_found *found, place *out)
     bool good = sh_piece_look(found, &piece);
     sh_leave();
     if (!good) {
-        return sh_fail(SHOAL_ECORRUPT, "a tensor refers to card memory that does not exist");
+        return sh_fail(SHOAL_ECORRUPT, "a tensor refers to GPU memory that does not exist");
     }
     *out = (place){.device = &sh_device_cuda, .size = piece.size, .work = piece.work};
     return sh_cuda_open(&piece, &out->data);

@@ -50,7 +50,7 @@ START_TEST(many_dims)
     ck_assert_int_eq(shoal_tensor_size(t, -1), 2);
     ck_assert_int_eq(shoal_tensor_stride(t, 1), 8);
     ck_assert_int_eq(memcmp(shoal_tensor_shape(t), shape, sizeof shape), 0);
-    ck_assert(item_of(shoal_sum(t, SHOAL_ALL, false)) == 16);
+    ck_assert(item_of(shoal_sum(t, SHOAL_ALL_DIMS, false)) == 16);
     ck_assert_int_eq(shoal_tensor_size(t, 8), 0);
     ck_assert_int_eq(shoal_last_error(), SHOAL_EINVAL);
     shoal_tensor_release(t);
@@ -189,7 +189,7 @@ START_TEST(comparisons)
     ck_assert(!shoal_tensor_equal(shoal_select(zeros, 0, 0), shoal_select(zeros, 0, 1)));
     ck_assert(shoal_tensor_close(a, b, 1e-4, 0) && !shoal_tensor_close(a, b, 1e-7, 0));
     ck_assert(shoal_tensor_close(a, b, 0, 1e-4) && !shoal_tensor_close(a, flat, 1, 1));
-    ck_assert(shoal_tensor_close(a, shoal_to(a, SHOAL_F64), 0, 0));
+    ck_assert(shoal_tensor_close(a, shoal_to_dtype(a, SHOAL_F64), 0, 0));
     shoal_tensor_release(a);
     shoal_tensor_release(b);
     shoal_scope_release(0);

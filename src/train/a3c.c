@@ -58,7 +58,7 @@ static shoal_err check(const shoal_train_options *o)
 {
     if (o->device != SHOAL_CPU) {
         return sh_fail(SHOAL_EINVAL,
-                       "a3c trains on the CPU: an actor's steps, one sample each, are too small for a card");
+                       "a3c trains on the CPU: an actor's steps, one sample each, are too small for a GPU");
     }
     if (o->lr_decay != 1) {
         return sh_fail(SHOAL_EINVAL, "a decay of the learning rate was given, but a3c has none");

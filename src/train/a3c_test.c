@@ -49,9 +49,9 @@ static shoal_tensor *plain_loss(shoal_tensor *output, int64_t actions, shoal_ten
     shoal_tensor *value = shoal_squeeze(shoal_narrow(output, 1, actions, 1), 1);
     shoal_tensor *advantage = shoal_sub(wanted, value);
     shoal_tensor *of_chosen = shoal_squeeze(shoal_gather(log_p, 1, shoal_unsqueeze(chosen, 1)), 1);
-    shoal_tensor *policy = shoal_neg(shoal_sum(shoal_mul(of_chosen, shoal_detach(advantage)), SHOAL_ALL, false));
-    shoal_tensor *minus_h = shoal_sum(shoal_mul(shoal_exp(log_p), log_p), SHOAL_ALL, false);
-    shoal_tensor *error = shoal_mul_scalar(shoal_sum(shoal_square(advantage), SHOAL_ALL, false), 0.5);
+    shoal_tensor *policy = shoal_neg(shoal_sum(shoal_mul(of_chosen, shoal_detach(advantage)), SHOAL_ALL_DIMS, false));
+    shoal_tensor *minus_h = shoal_sum(shoal_mul(shoal_exp(log_p), log_p), SHOAL_ALL_DIMS, false);
+    shoal_tensor *error = shoal_mul_scalar(shoal_sum(shoal_square(advantage), SHOAL_ALL_DIMS, false), 0.5);
     return shoal_add(shoal_add(policy, shoal_mul_scalar(minus_h, entropy)), error);
 }
 
@@ -64,7 +64,7 @@ START_TEST(loss_and_gradient_are_those_of_the_tape)
     float gradient[N * (ACTIONS + 1)];
     shoal_manual_seed(11);
     shoal_tensor *output = shoal_normal_(shoal_empty(SHOAL_F64, SHOAL_SHAPE(N, ACTIONS + 1)), 0, 2);
-    shoal_tensor *single = shoal_tensor_retain(shoal_to(output, SHOAL_F32)); /* as a model gives them */
+    shoal_tensor *single = shoal_tensor_retain(shoal_to_dtype(output, SHOAL_F32)); /* as a model gives them */
     ck_assert_ptr_nonnull(shoal_copy_(output, single));
     for (int i = 0; i < N; i++) {
         chosen[i] = (3 * i + 1) % ACTIONS;

@@ -55,7 +55,7 @@ static shoal_err lay_out(sh_card *card, const shoal_module *model)
     at = 0;
     for (const shoal_tensor *t; card->offsets != NULL && (t = sh_module_next_parameter(model, &at)) != NULL;) {
         if (t->dtype != SHOAL_F32 || !t->contiguous) {
-            return sh_fail(SHOAL_ETYPE, "a parameter is %s%s; training on a card needs contiguous f32 parameters",
+            return sh_fail(SHOAL_ETYPE, "a parameter is %s%s; training on a GPU needs contiguous f32 parameters",
                            shoal_dtype_name(t->dtype), t->contiguous ? "" : " and not contiguous");
         }
         int64_t end = card->offsets[card->count] + t->count;
@@ -99,7 +99,7 @@ static shoal_err make_module(sh_card *card, shoal_module *model)
     size_t i = 0;
     for (shoal_named it = {0}; card->module && err == SHOAL_OK && shoal_module_next(model, &it) == SHOAL_OK; i++) {
         if (it.is_buffer || i >= card->count) {
-            return sh_fail(SHOAL_ETYPE, "the model has %s (%s); training on a card does not support that yet",
+            return sh_fail(SHOAL_ETYPE, "the model has %s (%s); training on a GPU does not support that yet",
                            it.is_buffer ? "a buffer" : "a parameter with two names", it.name);
         }
         shoal_tensor *view = sh_card_view(card, card->params, i, it.tensor);
@@ -197,7 +197,7 @@ static shoal_err open_device(sh_card *card, const sh_worker *w)
     shoal_err err = card->exec ? SHOAL_OK : shoal_last_error();
     if (err == SHOAL_EOS && w->settings.mps_used) {
         (void)usleep(MPS_AGAIN_US);
-        return sh_fail(SHOAL_ECARD, "%s", shoal_last_error_text());
+        return sh_fail(SHOAL_ECUDA, "%s", shoal_last_error_text());
     }
     return err;
 }
@@ -229,7 +229,7 @@ shoal_err sh_card_open(sh_worker *w)
 {
     w->card = calloc(1, sizeof *w->card);
     if (w->card == NULL) {
-        return sh_fail(SHOAL_ENOMEM, "no memory for a worker's state on the card");
+        return sh_fail(SHOAL_ENOMEM, "no memory for a worker's state on the GPU");
     }
     w->card->ahead = AHEAD_FIRST;
     w->card->order_epoch = -1;
@@ -352,7 +352,7 @@ shoal_err sh_card_adopt(sh_worker *w, const shoal_value *shared)
     }
     if (t->dtype != SHOAL_F32 || t->count != card->params->count || t->storage->device != card->device) {
         sh_text text;
-        return sh_fail(SHOAL_ETYPE, "the shared parameters are %s; expected %lld elements of f32 on the card",
+        return sh_fail(SHOAL_ETYPE, "the shared parameters are %s; expected %lld elements of f32 on the GPU",
                        sh_tensor_text(&text, t), (long long)card->params->count);
     }
     card->plan->close(card);

@@ -70,7 +70,7 @@ shoal_err sh_card_clients_open(sh_worker *w, int64_t wanted, int64_t samples, in
     }
     sh_card_clients *c = card->clients = calloc(1, sizeof *c);
     if (c == NULL) {
-        return sh_fail(SHOAL_ENOMEM, "no memory for clients on the card");
+        return sh_fail(SHOAL_ENOMEM, "no memory for clients on the GPU");
     }
     c->room = room_for(wanted, w->settings.batch);
     c->length = samples;

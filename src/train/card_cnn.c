@@ -127,7 +127,7 @@ static shoal_err open(sh_worker *w)
     sh_card *card = w->card;
     one_client *o = card->own = calloc(1, sizeof *o);
     if (o == NULL) {
-        return sh_fail(SHOAL_ENOMEM, "no memory for the steps on the card");
+        return sh_fail(SHOAL_ENOMEM, "no memory for the steps on the GPU");
     }
     o->count = -1;
     return sh_card_cnn_open(&o->cnn, w, 1, card->params, card->momentum, card->order, 0);

@@ -29,7 +29,7 @@ static shoal_err open(sh_worker *w)
     sh_card *card = w->card;
     fused *f = card->own = calloc(1, sizeof *f);
     if (f == NULL) {
-        return sh_fail(SHOAL_ENOMEM, "no memory for the steps on the card");
+        return sh_fail(SHOAL_ENOMEM, "no memory for the steps on the GPU");
     }
     int64_t size = (int64_t)card->device->kernels()->small_cnn->scratch_size(w->settings.batch);
     f->captures = sh_card_captures();

@@ -56,7 +56,7 @@ static shoal_err open(sh_worker *w)
 {
     ops *o = w->card->own = calloc(1, sizeof *o);
     if (o == NULL) {
-        return sh_fail(SHOAL_ENOMEM, "no memory for the steps on the card");
+        return sh_fail(SHOAL_ENOMEM, "no memory for the steps on the GPU");
     }
     o->captures = sh_card_captures();
     o->sgd = shoal_sgd_create(w->card->module, .lr = w->settings.lr, .momentum = w->settings.momentum);

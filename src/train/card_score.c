@@ -38,7 +38,7 @@ static shoal_tensor *numbers(const sh_card *card, int64_t count, int64_t length,
         host[i] = number(i, length);
     }
     shoal_err err = host ? card->device->write(sh_tensor_ptr(t), host, (size_t)count * sizeof *host)
-                         : (t ? sh_fail(SHOAL_ENOMEM, "no memory for the tests on the card") : SHOAL_ENOMEM);
+                         : (t ? sh_fail(SHOAL_ENOMEM, "no memory for the tests on the GPU") : SHOAL_ENOMEM);
     free(host);
     if (err != SHOAL_OK) {
         shoal_tensor_release(t);
@@ -67,7 +67,7 @@ static shoal_err open_tests(const sh_worker *w, const sh_byte_images *images)
     sh_card_tests *t = calloc(1, sizeof *t);
     if (t == NULL || (t->host = calloc((size_t)batches, 2 * sizeof *t->host)) == NULL) {
         sh_card_tests_close(t);
-        return sh_fail(SHOAL_ENOMEM, "no memory for the tests on the card");
+        return sh_fail(SHOAL_ENOMEM, "no memory for the tests on the GPU");
     }
     t->pixels = sh_card_upload(card, images->pixels);
     t->labels = t->pixels ? sh_card_upload(card, images->labels) : NULL;

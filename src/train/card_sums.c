@@ -44,7 +44,7 @@ shoal_err sh_card_sums_add_from(sh_card *card, shoal_tensor *params, double weig
 {
     size_t mark = shoal_scope_mark();
     shoal_no_grad_begin();
-    shoal_tensor *x = shoal_mul_scalar(shoal_to(params, SHOAL_F64), weight);
+    shoal_tensor *x = shoal_mul_scalar(shoal_to_dtype(params, SHOAL_F64), weight);
     shoal_err err = shoal_add_(card->sums, x) ? SHOAL_OK : shoal_last_error();
     shoal_no_grad_end();
     shoal_scope_release(mark);

@@ -42,7 +42,7 @@ typedef struct trained {
 /* Trains from the same beginning. `more` has the device, callbacks and files. */
 static trained train(int way, const shoal_train_options *more)
 {
-    shoal_dataset *samples = part_of(SHOAL_TRAIN, TRAIN), *test = part_of(SHOAL_TEST, TEST);
+    shoal_dataset *samples = part_of(SHOAL_PART_TRAIN, TRAIN), *test = part_of(SHOAL_PART_TEST, TEST);
     shoal_manual_seed(3);
     trained t = {.model = shoal_model_create("logistic")};
     shoal_train_options o = ways[way];
@@ -221,7 +221,7 @@ static shoal_dataset *few_images(void)
     ck_assert_ptr_nonnull(mkdtemp(folder));
     write_idx(folder, names[0], 3, pixel, CNN_TRAIN * 784);
     write_idx(folder, names[1], 1, label, CNN_TRAIN);
-    shoal_dataset *set = shoal_mnist_at(folder, SHOAL_TRAIN);
+    shoal_dataset *set = shoal_mnist_at(folder, SHOAL_PART_TRAIN);
     ck_assert_msg(set != NULL, "%s", shoal_last_error_text());
     for (int i = 0; i < 2; i++) {
         snprintf(path, sizeof path, "%s/%s", folder, names[i]);
@@ -327,7 +327,7 @@ static bool hear(const shoal_train_event *event, void *context)
  * server went down. */
 START_TEST(lost_cards)
 {
-    shoal_dataset *samples = part_of(SHOAL_TRAIN, 64);
+    shoal_dataset *samples = part_of(SHOAL_PART_TRAIN, 64);
     shoal_module *model = shoal_model_create("logistic");
     heard h = {.notes = 0};
     char folder[] = "/tmp/shoal_card_test.XXXXXX", control[64];
@@ -349,7 +349,7 @@ START_TEST(lost_cards)
         fclose(f);
         setenv("CUDA_MPS_PIPE_DIRECTORY", folder, 1);
         ck_assert_err(shoal_train_run(&o, NULL), SHOAL_ECHILD);
-        ck_assert_msg(strstr(h.death, "can no longer use the card") != NULL, "%s", h.death);
+        ck_assert_msg(strstr(h.death, "can no longer use the GPU") != NULL, "%s", h.death);
         ck_assert_msg(strstr(h.note, "the MPS server went down with a worker") != NULL, "%s", h.note);
         ck_assert_int_ge(h.notes, 1);
         ck_assert_int_eq(unlink(control), 0);
@@ -371,7 +371,7 @@ START_TEST(lost_cards_are_deaths)
         int64_t batch;
     } cases[] = {{"cuMemExportToShareableHandle:1:700", "logistic", SHOAL_METHOD_HOGWILD, 64},
                  {"cuMemCreate:2:700", "lenet5", SHOAL_METHOD_SERIAL, 2000}};
-    shoal_dataset *samples = part_of(SHOAL_TRAIN, 2000);
+    shoal_dataset *samples = part_of(SHOAL_PART_TRAIN, 2000);
     for (int i = 0; sh_stub_control() != NULL && !SH_SLOW && i < 2; i++) {
         heard h = {.notes = 0};
         shoal_module *model = shoal_model_create(cases[i].model);
@@ -387,7 +387,7 @@ START_TEST(lost_cards_are_deaths)
                                  .context = &h};
         setenv("SHOAL_STUB_FAIL", cases[i].fails, 1);
         ck_assert_err(shoal_train_run(&o, NULL), SHOAL_ECHILD);
-        ck_assert_msg(strstr(h.death, "can no longer use the card") != NULL, "%s: %s", cases[i].fails, h.death);
+        ck_assert_msg(strstr(h.death, "can no longer use the GPU") != NULL, "%s: %s", cases[i].fails, h.death);
         ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "had already been restarted 1 time"));
         unsetenv("SHOAL_STUB_FAIL");
         shoal_module_destroy(model);
@@ -402,11 +402,11 @@ START_TEST(cards_that_are_not_there)
     static const struct {
         const char *name, *value, *words;
         shoal_err err;
-    } cases[] = {{"SHOAL_CARD", "77", "SHOAL_CARD is 77, but this process sees 1 card", SHOAL_ENOENT},
-                 {"SHOAL_CARD", "first", "SHOAL_CARD is \"first\"", SHOAL_EINVAL},
-                 {"SHOAL_STUB_CARDS", "0", "no CUDA card found", SHOAL_ENOENT},
+    } cases[] = {{"SHOAL_CUDA_DEVICE", "77", "SHOAL_CUDA_DEVICE is 77, but this process sees 1 GPU", SHOAL_ENOENT},
+                 {"SHOAL_CUDA_DEVICE", "first", "SHOAL_CUDA_DEVICE is \"first\"", SHOAL_EINVAL},
+                 {"SHOAL_STUB_CARDS", "0", "no CUDA GPU found", SHOAL_ENOENT},
                  {"SHOAL_STUB_FAIL", "cuInit:1:999", "cannot start the CUDA driver", SHOAL_EOS}};
-    shoal_dataset *samples = part_of(SHOAL_TRAIN, 64);
+    shoal_dataset *samples = part_of(SHOAL_PART_TRAIN, 64);
     shoal_module *model = shoal_model_create("logistic");
     heard h = {.notes = 0};
     char path[64];

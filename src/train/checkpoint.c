@@ -272,7 +272,7 @@ static shoal_err pass(sh_job *job, sh_checkpoint *c)
 static shoal_err check_finite(shoal_tensor *t, const char *name)
 {
     double zero = 0;
-    shoal_err err = shoal_item(shoal_sum(shoal_mul_scalar(t, 0), SHOAL_ALL, false), &zero);
+    shoal_err err = shoal_item(shoal_sum(shoal_mul_scalar(t, 0), SHOAL_ALL_DIMS, false), &zero);
     return err == SHOAL_OK && zero != 0
                ? sh_fail(SHOAL_ENAN, "the parameter %s is NaN or infinite: training has diverged", name)
                : err;

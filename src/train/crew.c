@@ -60,17 +60,17 @@ static sh_verdict ended(void *owner, int rank, const shoal_process *process)
     const shoal_status *status = &process->status;
     bool put_down = job->put_down[rank];
     job->put_down[rank] = false;
-    if (put_down && status->end == SHOAL_KILLED) {
+    if (put_down && status->end == SHOAL_PROCESS_KILLED) {
         return sh_job_over(job) ? SH_VERDICT_DONE : SH_VERDICT_REPLACE;
     }
-    if (status->end == SHOAL_RETURNED || (status->end != SHOAL_FAILED && sh_job_over(job))) {
+    if (status->end == SHOAL_PROCESS_RETURNED || (status->end != SHOAL_PROCESS_FAILED && sh_job_over(job))) {
         return SH_VERDICT_DONE;
     }
-    if (status->end == SHOAL_FAILED && status->err != SHOAL_ECARD) { /* a lost card is like a death */
+    if (status->end == SHOAL_PROCESS_FAILED && status->err != SHOAL_ECUDA) { /* a lost card is like a death */
         (void)sh_fail(SHOAL_ECHILD, "%s", status->text);
         return SH_VERDICT_FAIL;
     }
-    if (status->end == SHOAL_FAILED) {
+    if (status->end == SHOAL_PROCESS_FAILED) {
         sh_mps_recover(&job->mps);
         sh_crew_note_mps(job);
     }
@@ -150,7 +150,7 @@ static shoal_err watch_mps(sh_job *job)
         return SHOAL_OK;
     }
     if (job->stall.replaced++ == REPLACED_MOST) {
-        return sh_fail(SHOAL_ECARD,
+        return sh_fail(SHOAL_ECUDA,
                        "no worker makes progress, although MPS and the workers were started again %d times",
                        REPLACED_MOST);
     }

@@ -32,7 +32,7 @@ static shoal_err fetch(sh_evaluator *e, int64_t batch, sh_batch *rows)
 
 static shoal_tensor *sent(const sh_evaluator *e, shoal_tensor *t)
 {
-    return shoal_tensor_retain(shoal_tensor_to(t, e->device));
+    return shoal_tensor_retain(shoal_to_device(t, e->device));
 }
 
 /* The same for a model on a card, where a batch stays after it was tested once. */
@@ -40,7 +40,7 @@ static shoal_err fetch_to_card(sh_evaluator *e, int64_t batch, sh_batch *rows)
 {
     e->kept = e->kept ? e->kept : calloc((size_t)sh_evaluate_batches(e->set), sizeof *e->kept);
     if (e->kept == NULL) {
-        return sh_fail(SHOAL_ENOMEM, "no memory for a test set on the card");
+        return sh_fail(SHOAL_ENOMEM, "no memory for a test set on the GPU");
     }
     sh_batch *kept = &e->kept[batch], here = {NULL, NULL};
     shoal_err err = SHOAL_OK;
@@ -63,7 +63,7 @@ static shoal_err fetch_to_card(sh_evaluator *e, int64_t batch, sh_batch *rows)
 static shoal_err count_confusion(const sh_evaluator *e, shoal_tensor *labels, shoal_tensor *predicted)
 {
     int64_t is[SH_EVALUATE_BATCH], said[SH_EVALUATE_BATCH], count = shoal_tensor_count(labels);
-    shoal_err err = shoal_tensor_read(shoal_to(labels, SHOAL_I64), is, (size_t)count * sizeof *is);
+    shoal_err err = shoal_tensor_read(shoal_to_dtype(labels, SHOAL_I64), is, (size_t)count * sizeof *is);
     if (err == SHOAL_OK) {
         err = shoal_tensor_read(predicted, said, (size_t)count * sizeof *said);
     }
@@ -79,9 +79,9 @@ static shoal_err count_confusion(const sh_evaluator *e, shoal_tensor *labels, sh
 static shoal_err score(const sh_evaluator *e, shoal_module *module, const sh_batch *rows, sh_batch *out_sums)
 {
     shoal_tensor *scores = shoal_module_forward(module, rows->x);
-    shoal_tensor *loss = shoal_nll_loss_with(scores, rows->y, NULL, SHOAL_SUM);
+    shoal_tensor *loss = shoal_nll_loss_with(scores, rows->y, NULL, SHOAL_REDUCTION_SUM);
     shoal_tensor *predicted = shoal_argmax(scores, 1, false);
-    shoal_tensor *right = shoal_sum(shoal_eq(predicted, rows->y), SHOAL_ALL, false);
+    shoal_tensor *right = shoal_sum(shoal_eq(predicted, rows->y), SHOAL_ALL_DIMS, false);
     if (loss == NULL || right == NULL) {
         return shoal_last_error();
     }

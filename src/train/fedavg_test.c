@@ -111,7 +111,7 @@ static void assert_few_labels(shoal_dataset *part)
 START_TEST(equals_a_plain_loop)
 {
     static const int workers[] = {1, 3, 6};
-    shoal_dataset *train = part_of(SHOAL_TRAIN, TRAIN), *parts[CLIENTS];
+    shoal_dataset *train = part_of(SHOAL_PART_TRAIN, TRAIN), *parts[CLIENTS];
     shoal_module *plain = new_model();
     shoal_train_options o = options_of(train, NULL);
     o.split = _i % 2 == 0 ? SHOAL_SPLIT_IID : SHOAL_SPLIT_SHARDS;
@@ -140,7 +140,7 @@ END_TEST
 
 START_TEST(same_bits)
 {
-    shoal_dataset *train = part_of(SHOAL_TRAIN, TRAIN);
+    shoal_dataset *train = part_of(SHOAL_PART_TRAIN, TRAIN);
     shoal_module *models[3];
     for (int i = 0; i < 3; i++) {
         models[i] = new_model();
@@ -220,7 +220,7 @@ static shoal_dataset *deadly_set(shoal_dataset *inner)
 /* B42: workers die in the middle of their clients, again and again; everything is redone, and nothing counts twice. */
 START_TEST(deaths_change_nothing)
 {
-    shoal_dataset *train = part_of(SHOAL_TRAIN, TRAIN), *set = deadly_set(train);
+    shoal_dataset *train = part_of(SHOAL_PART_TRAIN, TRAIN), *set = deadly_set(train);
     shoal_module *models[2] = {new_model(), new_model()};
     shoal_train_result r;
     shoal_train_options o = options_of(train, models[0]);
@@ -246,7 +246,7 @@ END_TEST
 START_TEST(deaths_at_every_point)
 {
     static const char *const points[] = {"train.fedavg.trained", "train.fedavg.summed", "train.fedavg.named"};
-    shoal_dataset *train = part_of(SHOAL_TRAIN, TRAIN);
+    shoal_dataset *train = part_of(SHOAL_PART_TRAIN, TRAIN);
     shoal_module *models[2] = {new_model(), new_model()};
     for (int i = 0; i < 2; i++) {
         shoal_train_result r;
@@ -310,7 +310,7 @@ static bool see(const shoal_train_event *event, void *context)
 
 START_TEST(reports)
 {
-    shoal_dataset *train = part_of(SHOAL_TRAIN, TRAIN), *test = part_of(SHOAL_TEST, TEST);
+    shoal_dataset *train = part_of(SHOAL_PART_TRAIN, TRAIN), *test = part_of(SHOAL_PART_TEST, TEST);
     shoal_module *model = new_model();
     shoal_train_options o = options_of(train, model);
     shoal_train_result r;
@@ -338,7 +338,7 @@ END_TEST
 /* An unfinished round leaves nothing in the parameters. */
 START_TEST(stops_between_rounds)
 {
-    shoal_dataset *train = part_of(SHOAL_TRAIN, TRAIN);
+    shoal_dataset *train = part_of(SHOAL_PART_TRAIN, TRAIN);
     shoal_module *models[2] = {new_model(), new_model()};
     shoal_train_options o = options_of(train, models[0]);
     shoal_train_result r;
@@ -364,7 +364,7 @@ END_TEST
  * piece. */
 START_TEST(resumes)
 {
-    shoal_dataset *train = part_of(SHOAL_TRAIN, TRAIN);
+    shoal_dataset *train = part_of(SHOAL_PART_TRAIN, TRAIN);
     shoal_module *models[2] = {new_model(), new_model()};
     shoal_train_result whole, r;
     char path[64];
@@ -442,7 +442,7 @@ START_TEST(fractions)
         double fraction;
         int64_t clients, drawn;
     } cases[] = {{0.01, 10, 1}, {0.29, 100, 29}, {0.07, 100, 7}, {1, 10, 10}, {0.25, 10, 3}};
-    shoal_dataset *train = part_of(SHOAL_TRAIN, 1000);
+    shoal_dataset *train = part_of(SHOAL_PART_TRAIN, 1000);
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         shoal_module *model = new_model();
         shoal_train_options o = options_of(train, model);
@@ -461,7 +461,7 @@ END_TEST
 /* After the second round: the mean, plus half of the first round's step. */
 START_TEST(server_momentum)
 {
-    shoal_dataset *train = part_of(SHOAL_TRAIN, TRAIN);
+    shoal_dataset *train = part_of(SHOAL_PART_TRAIN, TRAIN);
     shoal_module *models[4]; /* at the beginning; after one round, after two; after two with momentum */
     for (int i = 0; i < 4; i++) {
         models[i] = new_model();
@@ -492,7 +492,7 @@ END_TEST
 START_TEST(memory_is_bounded)
 {
     static const int64_t clients[] = {10, 500};
-    shoal_dataset *train = part_of(SHOAL_TRAIN, TRAIN);
+    shoal_dataset *train = part_of(SHOAL_PART_TRAIN, TRAIN);
     seen s[2] = {{0}, {0}};
     for (int i = 0; i < 2; i++) {
         shoal_module *model = new_model();
@@ -537,7 +537,7 @@ START_TEST(wrong_options)
         {{.epochs = 3, .rounds = 4}, "3 epochs and 4 rounds"},
         {{.rounds = -1}, "-1 epochs"},
     };
-    shoal_dataset *train = part_of(SHOAL_TRAIN, TRAIN);
+    shoal_dataset *train = part_of(SHOAL_PART_TRAIN, TRAIN);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
         shoal_train_options o = wrong[i].o;
         o.method = SHOAL_METHOD_FEDAVG;

@@ -44,7 +44,7 @@ shoal_err sh_flat_length(const shoal_module *module, int64_t *out_length)
         }
         if (!sh_tensor_device_of(t)->host_readable || !t->contiguous) {
             return sh_fail(SHOAL_ETYPE, "cannot average tensors %s",
-                           t->contiguous ? "on a card" : "that are not contiguous");
+                           t->contiguous ? "on a GPU" : "that are not contiguous");
         }
     }
     for (const shoal_tensor *t; (t = next(module, &at)) != NULL;) {

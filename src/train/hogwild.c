@@ -136,7 +136,7 @@ static shoal_err check(const shoal_train_options *o)
 {
     return o->device != SHOAL_CPU && o->shared_state
                ? sh_fail(SHOAL_EINVAL,
-                         "one momentum for all workers (shared state) needs the CPU: on a card each worker has its own")
+                         "one momentum for all workers (shared state) needs the CPU: on a GPU each worker has its own")
                : SHOAL_OK;
 }
 

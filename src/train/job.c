@@ -34,8 +34,8 @@ static shoal_err open_sets(sh_job *job)
         job->train_set = shoal_dataset_retain(job->o.train_set);
         job->test_set = job->o.test_set != NULL ? shoal_dataset_retain(job->o.test_set) : NULL;
     } else {
-        job->train_set = open_data(job->o.data, SHOAL_TRAIN);
-        job->test_set = job->train_set ? open_data(job->o.data, SHOAL_TEST) : NULL;
+        job->train_set = open_data(job->o.data, SHOAL_PART_TRAIN);
+        job->test_set = job->train_set ? open_data(job->o.data, SHOAL_PART_TEST) : NULL;
         if (job->test_set == NULL) {
             return shoal_last_error();
         }
@@ -111,7 +111,7 @@ shoal_err sh_job_open(sh_job *job, const shoal_train_options *options)
                                   .seed = job->o.seed,
                                   .workers = job->o.workers,
                                   .device = job->o.device,
-                                  .card_share = job->o.card_share,
+                                  .cuda_share = job->o.cuda_share,
                                   .tf32 = job->o.tf32,
                                   .shard = job->method->shards || job->o.shard};
     err = sh_probe_start(job);

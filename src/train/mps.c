@@ -22,7 +22,7 @@
 #define PROGRAM "nvidia-cuda-mps-control"
 #define DEFAULT_FOLDER "/tmp/nvidia-mps"
 #define FOLDER_BEGIN "shoal-mps."
-#define NEEDED "a worker's share of the card needs MPS, but "
+#define NEEDED "a worker's share of the GPU needs MPS, but "
 #define UP_MS 10000
 #define ONE_EVENT SHOAL_SECONDS(2) /* within this time, workers that lose their card lost it together */
 
@@ -150,7 +150,7 @@ static const char *folder_here(void)
 
 shoal_err sh_mps_check(const shoal_train_options *o)
 {
-    return o->card_share == 0 || in_path() || has_control(folder_here())
+    return o->cuda_share == 0 || in_path() || has_control(folder_here())
                ? SHOAL_OK
                : sh_fail(SHOAL_ENOENT, NEEDED PROGRAM " is not installed, and no daemon runs in %s", folder_here());
 }
@@ -158,7 +158,7 @@ shoal_err sh_mps_check(const shoal_train_options *o)
 /* Sets note: the workers run without MPS. */
 static void note_turns(sh_mps *mps, const char *why)
 {
-    snprintf(mps->note, sizeof mps->note, "the %d workers take turns on the card%s: %s", mps->workers,
+    snprintf(mps->note, sizeof mps->note, "the %d workers take turns on the GPU%s: %s", mps->workers,
              mps->share > 0 ? ", each with all of it" : "", why);
 }
 
@@ -305,12 +305,12 @@ static shoal_err start_daemon(sh_mps *mps)
 
 shoal_err sh_mps_start(sh_mps *mps, const shoal_train_options *o)
 {
-    *mps = (sh_mps){.workers = o->workers, .share = o->card_share};
+    *mps = (sh_mps){.workers = o->workers, .share = o->cuda_share};
     bool off = o->mps == SHOAL_MPS_OFF;
     if (o->device == SHOAL_CUDA && off) {
         snprintf(mps->folder, sizeof mps->folder, SH_MPS_NOWHERE);
     }
-    if (o->device != SHOAL_CUDA || (o->workers < 2 && o->card_share == 0)) {
+    if (o->device != SHOAL_CUDA || (o->workers < 2 && o->cuda_share == 0)) {
         return SHOAL_OK;
     }
     bool there = !off && answers(folder_here());
@@ -320,7 +320,7 @@ shoal_err sh_mps_start(sh_mps *mps, const shoal_train_options *o)
     }
     if (o->workers > SH_MPS_CLIENTS) {
         return sh_fail(SHOAL_ELIMIT,
-                       "%d workers are too many: MPS allows %d processes on a card; use fewer workers, or turn MPS off",
+                       "%d workers are too many: MPS allows %d processes on a GPU; use fewer workers, or turn MPS off",
                        o->workers, SH_MPS_CLIENTS);
     }
     mps->used = there;
@@ -328,7 +328,7 @@ shoal_err sh_mps_start(sh_mps *mps, const shoal_train_options *o)
         tidy_up();
     }
     shoal_err err = there ? SHOAL_OK : start_daemon(mps);
-    return err == SHOAL_OK && !mps->used && o->card_share > 0 ? sh_fail(SHOAL_EOS, NEEDED PROGRAM " -d failed") : err;
+    return err == SHOAL_OK && !mps->used && o->cuda_share > 0 ? sh_fail(SHOAL_EOS, NEEDED PROGRAM " -d failed") : err;
 }
 
 /* Starts another daemon, in another folder. Sets note, which says why. */
@@ -354,7 +354,7 @@ void sh_mps_recover(sh_mps *mps)
     mps->lost = now;
     if (mps->folder[0] == 0 || answers(mps->folder)) {
         snprintf(mps->note, sizeof mps->note,
-                 "the MPS server went down with a worker; the server and the workers that lost the card start again");
+                 "the MPS server went down with a worker; the server and the workers that lost the GPU start again");
         return;
     }
     replace(mps, "\n", "the MPS daemon had ended");

@@ -43,13 +43,13 @@ typedef struct sh_mps {
     char note[160];     /* one line for people that was not reported yet; "": none */
 } sh_mps;
 
-/* Checks what can be known before the start. Errors: SHOAL_ENOENT if the options have card_share, and MPS is not
+/* Checks what can be known before the start. Errors: SHOAL_ENOENT if the options have cuda_share, and MPS is not
  * installed and no daemon runs. Calls no daemon. */
 shoal_err sh_mps_check(const shoal_train_options *o);
 
 /* Starts a daemon, if the options and the machine need one. Otherwise folder names none, and note may say why. Waits
  * until the daemon is up. Errors: SHOAL_ELIMIT if MPS does not allow that many workers; SHOAL_EOS, also if the daemon
- * does not start and the options have card_share. */
+ * does not start and the options have cuda_share. */
 shoal_err sh_mps_start(sh_mps *mps, const shoal_train_options *o);
 
 /* Called when a worker has lost its card, before it is started again. If MPS is used, sets note: the server went down

@@ -316,7 +316,7 @@ START_TEST(a_running_daemon_is_not_used_if_mps_is_off)
         ck_assert_ok(
             sh_mps_start(&mps, &(shoal_train_options){.device = SHOAL_CUDA, .workers = workers, .mps = SHOAL_MPS_OFF}));
         ck_assert(!mps.used);
-        ck_assert_ptr_nonnull(strstr(mps.note, workers == 1 ? "" : "the 2 workers take turns on the card: MPS is off"));
+        ck_assert_ptr_nonnull(strstr(mps.note, workers == 1 ? "" : "the 2 workers take turns on the GPU: MPS is off"));
         sh_mps_join(mps.folder, 0);
         ck_assert_str_ne(getenv("CUDA_MPS_PIPE_DIRECTORY"), "");
         snprintf(control, sizeof control, "%s/control", getenv("CUDA_MPS_PIPE_DIRECTORY"));
@@ -351,7 +351,7 @@ START_TEST(comes_back)
     mps.lost = 1;
     write_file("broken", "", 0600);
     sh_mps_recover(&mps);
-    ck_assert_ptr_nonnull(strstr(mps.note, "the 4 workers take turns on the card"));
+    ck_assert_ptr_nonnull(strstr(mps.note, "the 4 workers take turns on the GPU"));
     ck_assert(!mps.used && mps.folder[0] == 0);
     mps.note[0] = 0;
     mps.lost = 1;
@@ -386,7 +386,7 @@ END_TEST
 START_TEST(a_share_needs_mps)
 {
     sh_mps mps;
-    shoal_train_options o = {.device = SHOAL_CUDA, .workers = 1, .card_share = 40};
+    shoal_train_options o = {.device = SHOAL_CUDA, .workers = 1, .cuda_share = 40};
     ck_assert_ok(shoal_train_check(&o));
     ck_assert_ok(sh_mps_start(&mps, &o));
     ck_assert(mps.used && mps.folder[0] != 0);
@@ -394,10 +394,10 @@ START_TEST(a_share_needs_mps)
     write_file("silent", "", 0600);
     write_file("broken", "", 0600);
     sh_mps_recover(&mps); /* a job that runs goes on without MPS */
-    ck_assert_ptr_nonnull(strstr(mps.note, "take turns on the card, each with all of it: "));
+    ck_assert_ptr_nonnull(strstr(mps.note, "take turns on the GPU, each with all of it: "));
     ck_assert_err(sh_mps_start(&mps, &o), SHOAL_EOS);
     ck_assert_ptr_nonnull(
-        strstr(shoal_last_error_text(), "share of the card needs MPS, but nvidia-cuda-mps-control -d failed"));
+        strstr(shoal_last_error_text(), "share of the GPU needs MPS, but nvidia-cuda-mps-control -d failed"));
     sh_mps_stop(&mps);
     ck_assert_int_eq(setenv("PATH", "/nowhere", 1), 0);
     ck_assert_int_eq(setenv("CUDA_MPS_PIPE_DIRECTORY", folder, 1), 0);
@@ -472,7 +472,7 @@ START_TEST(workers_that_wait_for_a_server_are_replaced)
     sh_stub_use();
     setenv("SHOAL_CAPTURE", "off", 1);
     sh_crew_stall = SHOAL_MS(300);
-    shoal_dataset *some = part_of(SHOAL_TRAIN, 200);
+    shoal_dataset *some = part_of(SHOAL_PART_TRAIN, 200);
     stopped s = {false, false};
     shoal_train_result r;
     shoal_train_options o = {.method = SHOAL_METHOD_HOGWILD,

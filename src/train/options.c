@@ -109,8 +109,8 @@ static shoal_err check_card(const shoal_train_options *o)
     if (o->mps != SHOAL_MPS_AUTO && o->mps != SHOAL_MPS_OFF) {
         return sh_fail(SHOAL_EINVAL, "unknown use of MPS %d", (int)o->mps);
     }
-    if (o->card_share < 0 || o->card_share > 100) {
-        return sh_fail(SHOAL_EINVAL, "a worker's share of the card is %d %%; the range is 1 to 100", o->card_share);
+    if (o->cuda_share < 0 || o->cuda_share > 100) {
+        return sh_fail(SHOAL_EINVAL, "a worker's share of the GPU is %d %%; the range is 1 to 100", o->cuda_share);
     }
     if (o->device != SHOAL_CUDA && o->tf32) {
         return sh_fail(SHOAL_EINVAL, "tf32 needs the device cuda");
@@ -118,10 +118,10 @@ static shoal_err check_card(const shoal_train_options *o)
     if (o->device != SHOAL_CUDA && o->mps == SHOAL_MPS_OFF) {
         return sh_fail(SHOAL_EINVAL, "mps off needs the device cuda");
     }
-    if (o->device != SHOAL_CUDA && o->card_share > 0) {
-        return sh_fail(SHOAL_EINVAL, "card_share needs the device cuda");
+    if (o->device != SHOAL_CUDA && o->cuda_share > 0) {
+        return sh_fail(SHOAL_EINVAL, "cuda_share needs the device cuda");
     }
-    return o->card_share > 0 && o->mps == SHOAL_MPS_OFF ? sh_fail(SHOAL_EINVAL, "card_share needs MPS, but it is off")
+    return o->cuda_share > 0 && o->mps == SHOAL_MPS_OFF ? sh_fail(SHOAL_EINVAL, "cuda_share needs MPS, but it is off")
                                                         : sh_mps_check(o);
 }
 

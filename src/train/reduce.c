@@ -43,7 +43,7 @@ static shoal_err sum_tensor(shoal_tensor *t, const void *const *data, const doub
     }
     size_t size = (size_t)t->count * shoal_dtype_size(t->dtype);
     if (!device->host_readable) {
-        return sh_fail(SHOAL_ETYPE, "cannot average %s tensors on a card", shoal_dtype_name(t->dtype));
+        return sh_fail(SHOAL_ETYPE, "cannot average %s tensors on a GPU", shoal_dtype_name(t->dtype));
     }
     memmove(out, data[0], size);
     return SHOAL_OK;

@@ -26,13 +26,13 @@ typedef struct sets {
 
 static sets open_sets(void)
 {
-    return (sets){part_of(SHOAL_TRAIN, TRAIN), part_of(SHOAL_TEST, TEST)};
+    return (sets){part_of(SHOAL_PART_TRAIN, TRAIN), part_of(SHOAL_PART_TEST, TEST)};
 }
 
 /* Enough to compare bits: ten batches of 16 for each of three workers. */
 static sets open_few(void)
 {
-    return (sets){part_of(SHOAL_TRAIN, 480), NULL};
+    return (sets){part_of(SHOAL_PART_TRAIN, 480), NULL};
 }
 
 static void close_sets(sets s)
@@ -259,7 +259,7 @@ END_TEST
  * parameters and momentum are linear in the gradients. Parts of 160 samples: all workers have ten batches of 16. */
 START_TEST(gradients_are_averaged)
 {
-    shoal_dataset *set = part_of(SHOAL_TRAIN, 480);
+    shoal_dataset *set = part_of(SHOAL_PART_TRAIN, 480);
     shoal_module *models[2] = {new_model(), new_model()};
     for (int i = 0; i < 2; i++) {
         shoal_train_options o = way_of(i == 0 ? 4 : 3, (sets){set, NULL}, models[i]);
@@ -463,7 +463,7 @@ START_TEST(nan_fails_the_job)
     ck_assert_ok(shoal_weights_read(path, saved));
     for (shoal_named it = {0}; shoal_module_next(saved, &it) == SHOAL_OK;) {
         double sum = 0;
-        ck_assert_ok(shoal_item(shoal_sum(it.tensor, SHOAL_ALL, false), &sum));
+        ck_assert_ok(shoal_item(shoal_sum(it.tensor, SHOAL_ALL_DIMS, false), &sum));
         ck_assert_msg(isfinite(sum), "%s", it.name);
     }
     shoal_module *again = new_model_of("mlp");
@@ -618,8 +618,8 @@ START_TEST(wrong_options)
         {{.momentum = 1}, "momentum", SHOAL_EINVAL},
         {{.tf32 = true}, "tf32 needs the device cuda", SHOAL_EINVAL},
         {{.mps = SHOAL_MPS_OFF}, "mps off needs the device cuda", SHOAL_EINVAL},
-        {{.card_share = 50}, "card_share needs the device cuda", SHOAL_EINVAL},
-        {{.device = SHOAL_CUDA, .card_share = 50, .mps = SHOAL_MPS_OFF}, "card_share needs MPS", SHOAL_EINVAL},
+        {{.cuda_share = 50}, "cuda_share needs the device cuda", SHOAL_EINVAL},
+        {{.device = SHOAL_CUDA, .cuda_share = 50, .mps = SHOAL_MPS_OFF}, "cuda_share needs MPS", SHOAL_EINVAL},
         {{.model = "brain"}, "unknown model 'brain'; the models are mnist-cnn", SHOAL_ENOENT},
     };
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {

@@ -13,7 +13,7 @@
 /* Trains a little, and compares the job's last test with one in this process. */
 static shoal_train_result train(shoal_train_method method, int workers, shoal_start start)
 {
-    shoal_dataset *samples = part_of(SHOAL_TRAIN, 96), *test = part_of(SHOAL_TEST, TEST);
+    shoal_dataset *samples = part_of(SHOAL_PART_TRAIN, 96), *test = part_of(SHOAL_PART_TEST, TEST);
     shoal_manual_seed(3);
     shoal_module *model = shoal_model_create("logistic");
     shoal_train_options o = {.method = method,
@@ -48,7 +48,7 @@ END_TEST
 
 START_TEST(the_confusion_matrix_counts_each_sample_once)
 {
-    shoal_dataset *test = part_of(SHOAL_TEST, TEST);
+    shoal_dataset *test = part_of(SHOAL_PART_TEST, TEST);
     shoal_manual_seed(3);
     shoal_module *model = shoal_model_create("logistic");
     double loss, accuracy, again[2] = {-1, -1};
@@ -132,7 +132,7 @@ START_TEST(a_stop_does_not_wait_for_stopped_workers)
                                             .fetch = stopped_fetch,
                                             .pack = null_pack,
                                             .open = null_open};
-    shoal_dataset *samples = part_of(SHOAL_TRAIN, 96), *test = shoal_dataset_create(&type, NULL);
+    shoal_dataset *samples = part_of(SHOAL_PART_TRAIN, 96), *test = shoal_dataset_create(&type, NULL);
     shoal_train_result r;
     is_job = true;
     sh_crew_grace = SHOAL_MS(200);

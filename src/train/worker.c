@@ -145,7 +145,7 @@ shoal_err sh_worker_attach(sh_worker *w, int rank, const shoal_value *args)
 
 static shoal_err open_tests(sh_worker *w, const shoal_value *args)
 {
-    if (shoal_value_type(shoal_value_find(args, "test_data")) == SHOAL_NULL) {
+    if (shoal_value_type(shoal_value_find(args, "test_data")) == SHOAL_TYPE_NULL) {
         return SHOAL_OK;
     }
     shoal_block *parts = shoal_arg_block(args, "trial");
@@ -170,7 +170,7 @@ shoal_err sh_worker_open_without_loader(sh_worker *w, int rank, const shoal_valu
     }
     err = open_tests(w, args);
     if (err == SHOAL_OK && w->settings.device == SHOAL_CUDA) {
-        sh_mps_join(w->settings.mps, w->settings.card_share);
+        sh_mps_join(w->settings.mps, w->settings.cuda_share);
         err = sh_card_open(w);
     }
     return err == SHOAL_OK ? sh_worker_renew(w) : err;

@@ -48,7 +48,7 @@ typedef struct sh_settings {
     int32_t workers;
     int64_t reseed; /* batches after which dropout is seeded anew within a run; 0: never */
     shoal_device device;
-    int card_share; /* percent of the card; 0: all */
+    int cuda_share; /* percent of the card; 0: all */
     bool tf32;      /* products on the card may be TF32 */
     char mps[64];   /* for sh_mps_join */
     bool mps_used;  /* the card is that of an MPS server, which may go down */

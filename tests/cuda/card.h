@@ -24,7 +24,7 @@ static inline size_t card_used(void)
 {
     sh_cuda_memory_numbers n;
     shoal_err err = shoal_world_sweep(NULL);
-    (void)shoal_card_trim();
+    (void)shoal_cuda_trim();
     return err == SHOAL_OK && sh_cuda_memory_numbers_now(&n) == SHOAL_OK ? n.used : SIZE_MAX;
 }
 

@@ -165,8 +165,8 @@ START_TEST(a_process_ends_while_another_asks)
             ck_assert(clock_ns() < deadline);
             ck_assert(sh_granules_await_answers(sh_granules_ask(), SHOAL_SECONDS(2)));
         } while (shoal_process_join(p, SHOAL_MS(1), &status) == SHOAL_ETIMEDOUT);
-        ck_assert_msg(status.end == SHOAL_RETURNED || (status.end == SHOAL_EXITED && status.code == 0), "%s",
-                      status.text);
+        ck_assert_msg(status.end == SHOAL_PROCESS_RETURNED || (status.end == SHOAL_PROCESS_EXITED && status.code == 0),
+                      "%s", status.text);
         shoal_process_destroy(p);
         do {
             ck_assert(clock_ns() < deadline);

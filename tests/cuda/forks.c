@@ -34,7 +34,7 @@ static shoal_err put_one(int rank, const shoal_value *args)
     must_ok(shoal_queue_put_tensor(ARG(queue, "out"), t, LIMIT));
     must_ok(shoal_event_wait(ARG(event, "go"), LIMIT)); /* it is the owner */
     shoal_tensor_release(t);
-    must_ok(shoal_card_wait());
+    must_ok(shoal_cuda_wait());
     must(card_used() == 0); /* nobody else keeps it */
     return SHOAL_OK;
 }
@@ -83,7 +83,7 @@ static shoal_err use_tensor(shoal_tensor *t)
     must_be_told(shoal_tensor_to_dlpack(t, 0, &pack) != SHOAL_OK);
     must_be_told(shoal_add(t, t) == NULL);
     must_be_told(shoal_add_scalar_(t, 1) == NULL);
-    must_be_told(shoal_tensor_to(t, SHOAL_CPU) == NULL);
+    must_be_told(shoal_to_device(t, SHOAL_CPU) == NULL);
     must_be_told(shoal_tensor_read(t, numbers, sizeof numbers) != SHOAL_OK);
     must_be_told(shoal_queue_put_tensor(had.plain, t, SHOAL_NOW) != SHOAL_OK);
     must_be_told(shoal_value_tensor(t) == NULL);
@@ -95,20 +95,20 @@ static shoal_err use_card(void)
 {
     int count;
     void *stream;
-    shoal_card_info info;
-    shoal_card_memory memory;
+    shoal_cuda_info info;
+    shoal_cuda_memory memory;
     shoal_capture *capture;
-    must_be_told(shoal_card_count(&count) != SHOAL_OK);
-    must_be_told(shoal_card_info_get(0, &info) != SHOAL_OK);
-    must_be_told(shoal_card_memory_get(&memory) != SHOAL_OK);
-    must_be_told(shoal_card_wait() != SHOAL_OK);
-    must_be_told(shoal_card_stream(&stream) != SHOAL_OK);
-    must_be_told(shoal_card_follow_stream(NULL) != SHOAL_OK);
+    must_be_told(shoal_cuda_count(&count) != SHOAL_OK);
+    must_be_told(shoal_cuda_info_get(0, &info) != SHOAL_OK);
+    must_be_told(shoal_cuda_memory_get(&memory) != SHOAL_OK);
+    must_be_told(shoal_cuda_wait() != SHOAL_OK);
+    must_be_told(shoal_cuda_stream(&stream) != SHOAL_OK);
+    must_be_told(shoal_cuda_follow_stream(NULL) != SHOAL_OK);
     must_be_told(shoal_capture_begin(&capture) != SHOAL_OK);
     must_be_told(shoal_capture_replay(had.capture) != SHOAL_OK);
     must_be_told(shoal_zeros(SHOAL_F32, SHOAL_SHAPE(2)) == NULL);
-    must_be_told(shoal_tensor_to(had.host, SHOAL_CUDA) == NULL);
-    must(shoal_card_trim() == 0);
+    must_be_told(shoal_to_device(had.host, SHOAL_CUDA) == NULL);
+    must(shoal_cuda_trim() == 0);
     return SHOAL_OK;
 }
 
@@ -187,7 +187,7 @@ START_TEST(f18_the_child_is_told_and_the_parent_goes_on)
     finish(owner);
     shoal_release(from);
     shoal_release(go);
-    ck_assert_ok(shoal_card_wait());
+    ck_assert_ok(shoal_cuda_wait());
     ck_assert_uint_eq(card_used(), 0);
 }
 END_TEST
@@ -218,7 +218,7 @@ START_TEST(f18_a_child_that_lives_keeps_no_card_memory)
     ck_assert_ok(shoal_queue_get_tensor(had.queue, LIMIT, &got));
     shoal_tensor_release(got);
     have_none();
-    ck_assert_ok(shoal_card_wait());
+    ck_assert_ok(shoal_cuda_wait());
     ck_assert_uint_eq(card_used(), 0);
     shoal_event_set(look);
     finish(owner);
@@ -241,13 +241,13 @@ START_TEST(f18_a_killed_child_leaves_nothing)
     shoal_process *p = start(SHOAL_START_FORK, 0, wait_for_go, shoal_map("up", up, "go", go));
     ck_assert_ok(shoal_event_wait(up, LIMIT));
     ck_assert_ok(shoal_process_kill(p));
-    finish_as(p, SHOAL_KILLED, SIGKILL);
+    finish_as(p, SHOAL_PROCESS_KILLED, SIGKILL);
     ck_assert(is_counted(had.mine, 1) && is_counted(had.shared, 2));
     shoal_tensor *got = NULL;
     ck_assert_ok(shoal_queue_get_tensor(had.queue, LIMIT, &got));
     shoal_tensor_release(got);
     have_none();
-    ck_assert_ok(shoal_card_wait());
+    ck_assert_ok(shoal_cuda_wait());
     ck_assert_uint_eq(card_used(), 0);
     shoal_release(up);
     shoal_release(go);
@@ -263,7 +263,7 @@ static shoal_err start_and_finish(shoal_start method, shoal_target target, shoal
     must_ok(shoal_process_start(target, args, &(shoal_process_options){.start = method, .rank = 9}, &p));
     must_ok(shoal_process_join(p, LIMIT, &status));
     shoal_process_destroy(p);
-    return status.end == SHOAL_RETURNED ? SHOAL_OK : shoal_fail(SHOAL_ESTATE, "%s", status.text);
+    return status.end == SHOAL_PROCESS_RETURNED ? SHOAL_OK : shoal_fail(SHOAL_ESTATE, "%s", status.text);
 }
 
 /* A spawned grandchild may use the card; a forked one may not. */
@@ -305,10 +305,10 @@ static void *work(void *queue)
         shoal_tensor *t = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(400)), *back = NULL;
         err = t != NULL ? shoal_queue_put_tensor(queue, t, LIMIT) : shoal_last_error();
         err = err == SHOAL_OK ? shoal_queue_get_tensor(queue, LIMIT, &back) : err;
-        err = err == SHOAL_OK ? shoal_card_wait() : err;
+        err = err == SHOAL_OK ? shoal_cuda_wait() : err;
         shoal_tensor_release(back);
         shoal_tensor_release(t);
-        (void)shoal_card_trim();
+        (void)shoal_cuda_trim();
     }
     return (void *)(intptr_t)err;
 }
@@ -336,7 +336,7 @@ START_TEST(f18_fork_while_threads_use_the_card)
         shoal_release(queues[i]);
     }
     have_none();
-    ck_assert_ok(shoal_card_wait());
+    ck_assert_ok(shoal_cuda_wait());
 }
 END_TEST
 
@@ -364,7 +364,7 @@ START_TEST(f18_a_pool_of_forked_workers)
     ck_assert_ok(shoal_pool_join(pool, LIMIT));
     shoal_pool_destroy(pool);
     have_none();
-    ck_assert_ok(shoal_card_wait());
+    ck_assert_ok(shoal_cuda_wait());
 }
 END_TEST
 

@@ -120,7 +120,7 @@ START_TEST(a_blocked_process_gives_back)
     }
     expect_room();
     ck_assert_ok(shoal_process_kill(p));
-    finish_as(p, SHOAL_KILLED, SIGKILL);
+    finish_as(p, SHOAL_PROCESS_KILLED, SIGKILL);
     until_alone();
     ck_assert_ok(shoal_lock_unlock(lock));
     shoal_release(in);
@@ -174,7 +174,7 @@ START_TEST(what_was_lent_is_given_back)
     shoal_tensor_release(got);
     expect_room();
     ck_assert_ok(shoal_process_kill(t.process));
-    finish_as(t.process, SHOAL_KILLED, SIGKILL);
+    finish_as(t.process, SHOAL_PROCESS_KILLED, SIGKILL);
     shoal_release(t.in);
     shoal_release(t.out);
 }
@@ -197,7 +197,7 @@ START_TEST(a_stopped_process_answers_later)
     kill(shoal_process_pid(p), SIGCONT);
     expect_room();
     ck_assert_ok(shoal_process_kill(p));
-    finish_as(p, SHOAL_KILLED, SIGKILL);
+    finish_as(p, SHOAL_PROCESS_KILLED, SIGKILL);
     shoal_release(in);
     shoal_release(out);
 }
@@ -220,7 +220,7 @@ START_TEST(a_killed_wake_does_not_matter)
     ask_without_ringing();
     expect_room();
     ck_assert_ok(shoal_process_kill(p));
-    finish_as(p, SHOAL_KILLED, SIGKILL);
+    finish_as(p, SHOAL_PROCESS_KILLED, SIGKILL);
     shoal_release(in);
     shoal_release(out);
     until_alone();
@@ -313,10 +313,10 @@ START_TEST(killed_and_stopped_at_any_moment)
         }
         for (int i = 0; i < OTHERS; i++) {
             (void)!shoal_process_kill(p[i]);
-            finish_as(p[i], SHOAL_KILLED, SIGKILL);
+            finish_as(p[i], SHOAL_PROCESS_KILLED, SIGKILL);
         }
         until_alone();
-        (void)shoal_card_trim();
+        (void)shoal_cuda_trim();
         forget_the_dead();
         expect_room();
         sh_assert_audit("after kills");

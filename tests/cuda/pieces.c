@@ -44,8 +44,8 @@ static shoal_err refuse_other_card(int rank, const shoal_value *args)
     must_ok(shoal_queue_get_block(ARG(queue, "in"), LIMIT, &l.piece));
     must_ok(sh_piece_read(l.piece, &piece));
     must_err(sh_cuda_open(&piece, &l.data), SHOAL_EINVAL);
-    must(strstr(shoal_last_error_text(), "on card GPU-50505050-5050-5050-5050-505050505050, but this process uses "
-                                         "card GPU-51515151-5151-5151-5151-515151515151 (Stub 1)"));
+    must(strstr(shoal_last_error_text(), "on GPU GPU-50505050-5050-5050-5050-505050505050, but this process uses "
+                                         "GPU GPU-51515151-5151-5151-5151-515151515151 (Stub 1)"));
     sh_block_release(l.piece);
     (void)rank;
     return SHOAL_OK;
@@ -56,7 +56,7 @@ START_TEST(another_card)
     talk t;
     lent l;
     setenv("SHOAL_STUB_CARDS", "2", 1);
-    setenv("SHOAL_CARD", "1", 1);
+    setenv("SHOAL_CUDA_DEVICE", "1", 1);
     talk_begin(&t, SHOAL_START_SPAWN, refuse_other_card);
     ck_assert_ok(make(&l, 'o'));
     ck_assert_ok(send_piece(&l, t.in));
@@ -85,7 +85,7 @@ START_TEST(maker_killed)
     talk t;
     lent l;
     talk_begin(&t, SHOAL_START_SPAWN, make_and_die);
-    finish_as(t.process, SHOAL_KILLED, SIGKILL);
+    finish_as(t.process, SHOAL_PROCESS_KILLED, SIGKILL);
     ck_assert_ok(receive(t.out, &l));
     ck_assert_ok(check(&l, 'd'));
     sh_cuda_close(l.piece);
@@ -120,7 +120,7 @@ START_TEST(consumer_killed)
     ck_assert_ok(sh_cuda_memory_numbers_now(&n));
     ck_assert_uint_gt(n.used, 0);
     ck_assert_ok(shoal_process_kill(t.process));
-    finish_as(t.process, SHOAL_KILLED, SIGKILL);
+    finish_as(t.process, SHOAL_PROCESS_KILLED, SIGKILL);
     until_back();
     talk_release(&t);
 }
@@ -184,7 +184,7 @@ START_TEST(killed_again_and_again)
             (void)take_all(out);
         }
         ck_assert_ok(shoal_process_kill(p));
-        finish_as(p, SHOAL_KILLED, SIGKILL);
+        finish_as(p, SHOAL_PROCESS_KILLED, SIGKILL);
         ck_assert_ok(shoal_world_sweep(NULL));
         (void)take_all(out);
         (void)take_all(in);
@@ -261,7 +261,7 @@ START_TEST(asked_for_what_the_card_has_used)
     late l;
     lent received;
     talk_begin(&t, SHOAL_START_SPAWN, make_and_die);
-    finish_as(t.process, SHOAL_KILLED, SIGKILL);
+    finish_as(t.process, SHOAL_PROCESS_KILLED, SIGKILL);
     ck_assert_ok(late_make(&l, 'u'));
     size_t own = stub->held();
     ck_assert_ok(receive(t.out, &received));

@@ -227,7 +227,7 @@ START_TEST(work_lost)
         ck_assert_ok(receive(t.out, &l));
     }
     let_die(&t);
-    finish_as(t.process, SHOAL_KILLED, SIGKILL);
+    finish_as(t.process, SHOAL_PROCESS_KILLED, SIGKILL);
     ck_assert_ok(shoal_world_sweep(NULL));
     if (_i == 0) {
         ck_assert_err(receive(t.out, &l), SHOAL_ELOST);
@@ -257,7 +257,7 @@ static void begin_to_wait(talk *t, lent *l)
 
 static void end_after_death(talk *t, lent *l)
 {
-    finish_as(t->process, SHOAL_KILLED, SIGKILL);
+    finish_as(t->process, SHOAL_PROCESS_KILLED, SIGKILL);
     sh_cuda_close(l->piece);
     talk_release(t);
 }
@@ -333,7 +333,7 @@ START_TEST(work_lost_while_others_wait)
     sh_cu_stream theirs;
     ck_assert_int_eq(sh_cu.cuStreamCreate(&theirs, SH_CU_STREAM_NON_BLOCKING), SH_CU_OK);
     begin_to_wait(&t, &l);
-    ck_assert_ok(shoal_card_precede_stream(theirs));
+    ck_assert_ok(shoal_cuda_precede_stream(theirs));
     ck_assert_int_eq(sh_cu.cuStreamQuery(theirs), SH_CU_NOT_READY);
     let_die(&t);
     while (sh_cu.cuStreamQuery(theirs) == SH_CU_NOT_READY) {

@@ -21,7 +21,7 @@ static shoal_err make_small(int rank, const shoal_value *args)
     shoal_value *done = NULL;
     must_ok(shoal_queue_get(ARG(queue, "back"), LIMIT, &done));
     shoal_value_destroy(done);
-    must_ok(shoal_card_wait());
+    must_ok(shoal_cuda_wait());
     must(card_used() == 0); /* all of them are back */
     return SHOAL_OK;
 }
@@ -58,7 +58,7 @@ START_TEST(b51_many_small_tensors_through_three_processes)
         shoal_scope_release(0);
     }
     ck_assert_double_eq(AT(sum, 1), count * (count - 1) / 2 + count);
-    ck_assert_ok(shoal_card_wait());
+    ck_assert_ok(shoal_cuda_wait());
     sh_cuda_order_poll();
     finish(messenger); /* until it has ended it holds what it sent last */
     ck_assert_ok(shoal_queue_put(back, shoal_value_int(1), LIMIT));
@@ -189,7 +189,7 @@ END_TEST
 static shoal_err put_and_die(int rank, const shoal_value *args)
 {
     shoal_tensor *t = counted(100, 100, rank);
-    must_ok(shoal_card_wait());
+    must_ok(shoal_cuda_wait());
     must_ok(shoal_queue_put_tensor(ARG(queue, "out"), t, LIMIT));
     must_ok(shoal_queue_put(ARG(queue, "out"), shoal_map("model", t, "row", shoal_select(t, 0, 3)), LIMIT));
     raise(SIGKILL);
@@ -215,7 +215,7 @@ START_TEST(b53_finished_work_outlives_its_maker)
 {
     for (int n = 0; n < 3; n++) {
         shoal_queue *q = make_queue(0);
-        finish_as(talk_start(SHOAL_START_SPAWN, n, put_and_die, shoal_map("out", q)), SHOAL_KILLED, SIGKILL);
+        finish_as(talk_start(SHOAL_START_SPAWN, n, put_and_die, shoal_map("out", q)), SHOAL_PROCESS_KILLED, SIGKILL);
         ck_assert_ok(shoal_world_sweep(NULL));
         /* only the world has the memory now */
         finish(talk_start(SHOAL_START_SPAWN, n, check_received, shoal_map("out", q)));
@@ -231,7 +231,7 @@ static shoal_err put_pending(shoal_queue *out)
 {
     shoal_tensor *t = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(LONG_COUNT));
     must(t != NULL);
-    must_ok(shoal_card_wait());
+    must_ok(shoal_cuda_wait());
     if (sh_stub_control()) {
         sh_stub_control()->block();
     }
@@ -260,7 +260,7 @@ static shoal_err take_unfinished(shoal_queue *q)
     shoal_err err = shoal_queue_get_tensor(q, LIMIT, &t);
     if (err == SHOAL_OK) {
         ck_assert(shoal_add_scalar_(t, 1) == t);
-        err = shoal_card_wait();
+        err = shoal_cuda_wait();
         ck_assert(err != SHOAL_OK || (!sh_stub_control() && AT(t, LONG_COUNT - 1) == DEAD_WORK + 1));
         shoal_tensor_release(t);
     }
@@ -270,7 +270,7 @@ static shoal_err take_unfinished(shoal_queue *q)
 /* MPS may end the contexts of all its clients when a death cuts a kernel short (docs/cuda.md); this process's too. */
 static bool mps_ended_all(shoal_err err)
 {
-    return err == SHOAL_ECARD && getenv("CUDA_MPS_PIPE_DIRECTORY");
+    return err == SHOAL_ECUDA && getenv("CUDA_MPS_PIPE_DIRECTORY");
 }
 
 START_TEST(b53_unfinished_work_of_the_dead_is_an_error)
@@ -280,15 +280,15 @@ START_TEST(b53_unfinished_work_of_the_dead_is_an_error)
         shoal_queue *q = make_queue(0);
         shoal_process *p = talk_start(SHOAL_START_SPAWN, n, put_unfinished, shoal_map("out", q));
         if (n % 2 == 0) {
-            finish_as(p, SHOAL_KILLED, SIGKILL); /* else it may be found pending */
+            finish_as(p, SHOAL_PROCESS_KILLED, SIGKILL); /* else it may be found pending */
         }
         ck_assert_ok(shoal_world_sweep(NULL));
         err = take_unfinished(q);
         ck_assert_msg(err == SHOAL_OK || err == SHOAL_ELOST || mps_ended_all(err), "%s", shoal_last_error_text());
         if (n % 2 != 0) {
-            finish_as(p, SHOAL_KILLED, SIGKILL);
+            finish_as(p, SHOAL_PROCESS_KILLED, SIGKILL);
         }
-        err = shoal_card_wait(); /* the loss is said once */
+        err = shoal_cuda_wait(); /* the loss is said once */
         ck_assert_msg(err == SHOAL_OK || mps_ended_all(err), "%s", shoal_last_error_text());
         if (err == SHOAL_OK) { /* this process goes on */
             shoal_tensor *t = counted(3, 3, n);
@@ -319,9 +319,9 @@ static shoal_err derive(int rank, const shoal_value *args)
     must_ok(shoal_queue_put_tensor(ARG(queue, "out"), shoal_add_scalar(t, 1), LIMIT));
     must_ok(shoal_queue_put(ARG(queue, "told"), shoal_value_int(1), LIMIT));
     must_ok(shoal_queue_get(ARG(queue, "in"), LIMIT, &go));
-    shoal_err err = rank == 0 ? shoal_card_wait() : shoal_queue_put_tensor(ARG(queue, "out"), shoal_neg(t), LIMIT);
+    shoal_err err = rank == 0 ? shoal_cuda_wait() : shoal_queue_put_tensor(ARG(queue, "out"), shoal_neg(t), LIMIT);
     must_ok(shoal_queue_put(ARG(queue, "told"), shoal_value_int(err), LIMIT));
-    must_ok(shoal_card_wait());
+    must_ok(shoal_cuda_wait());
     shoal_tensor *good = counted(100, 100, 7);
     must_ok(shoal_queue_give_tensor(ARG(queue, "out"), good, LIMIT));
     shoal_value_destroy(go);
@@ -353,10 +353,10 @@ START_TEST(b53_what_was_computed_from_lost_work_is_lost)
     shoal_err err = _i % 2 == 1 ? shoal_queue_get_tensor(out, LIMIT, &t) : SHOAL_OK;
     ck_assert_ok(err);
     ck_assert_ok(shoal_process_kill(maker));
-    finish_as(maker, SHOAL_KILLED, SIGKILL);
+    finish_as(maker, SHOAL_PROCESS_KILLED, SIGKILL);
     ck_assert_ok(shoal_world_sweep(NULL));
     err = _i % 2 == 0 ? shoal_queue_get_tensor(out, LIMIT, &t) : SHOAL_OK;
-    err = err == SHOAL_OK ? shoal_card_wait() : err;
+    err = err == SHOAL_OK ? shoal_cuda_wait() : err;
     ck_assert_msg(err == SHOAL_ELOST || (err == SHOAL_OK && !sh_stub_control()) || mps_ended_all(err), "%s",
                   shoal_last_error_text());
     if (err == SHOAL_OK) { /* the card was faster than the kill */
@@ -416,7 +416,7 @@ START_TEST(b53_memory_comes_back_from_a_dead_consumer)
         until_told(t.out);
         ck_assert_uint_ge(card_used(), used + LENT * 256 * 256 * sizeof(float)); /* they are lent */
         ck_assert_ok(shoal_queue_put(t.in, shoal_value_int(1), LIMIT));
-        finish_as(t.process, SHOAL_KILLED, SIGKILL);
+        finish_as(t.process, SHOAL_PROCESS_KILLED, SIGKILL);
         ck_assert_uint_eq(card_used(), used);
         talk_release(&t);
     }
@@ -453,7 +453,7 @@ START_TEST(b53_work_of_a_dead_consumer_writes_to_no_new_tensor)
         for (int64_t end = sh_deadline(SHOAL_MS(200)); !sh_passed(end);) {
             ck_assert_ok(shoal_world_sweep(NULL));
             shoal_tensor *next = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(WRITTEN));
-            shoal_err err = next ? shoal_card_wait() : shoal_last_error();
+            shoal_err err = next ? shoal_cuda_wait() : shoal_last_error();
             if (mps_ended_all(err)) {
                 return;
             }
@@ -462,7 +462,7 @@ START_TEST(b53_work_of_a_dead_consumer_writes_to_no_new_tensor)
             ck_assert_double_eq(AT(next, WRITTEN - 1), 0);
             shoal_tensor_release(next);
         }
-        finish_as(t.process, SHOAL_KILLED, SIGKILL);
+        finish_as(t.process, SHOAL_PROCESS_KILLED, SIGKILL);
         talk_release(&t);
     }
 }

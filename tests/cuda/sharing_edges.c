@@ -90,7 +90,7 @@ START_TEST(a_locked_store_stops_only_those_who_share)
     ck_assert_ok(shoal_queue_put_tensor(q, here, LIMIT));
     shoal_tensor_release(here);
     ck_assert_ok(shoal_process_kill(locker)); /* in time: the put has not given up */
-    finish_as(locker, SHOAL_KILLED, SIGKILL);
+    finish_as(locker, SHOAL_PROCESS_KILLED, SIGKILL);
     ck_assert_int_eq(pthread_join(thread, NULL), 0);
     ck_assert_ok(p.err);
     shoal_tensor_release(p.tensor);
@@ -185,7 +185,7 @@ typedef struct listed {
     uint64_t bytes;
 } listed;
 
-static bool note_row(const shoal_card_tensor *t, void *context)
+static bool note_row(const shoal_cuda_tensor *t, void *context)
 {
     listed *l = context;
     ck_assert_int_eq(t->dtype, SHOAL_F32);
@@ -214,8 +214,8 @@ static void list_from_outside(void)
     pid_t child = fork();
     if (child == 0) {
         shoal_world_leave(); /* its parent's */
-        ck_assert_err(shoal_card_tensors_list_of("none-of-this-name", note_row, &l), SHOAL_ENOENT);
-        ck_assert_ok(shoal_card_tensors_list_of(info.name, note_row, &l));
+        ck_assert_err(shoal_cuda_tensors_list_of("none-of-this-name", note_row, &l), SHOAL_ENOENT);
+        ck_assert_ok(shoal_cuda_tensors_list_of(info.name, note_row, &l));
         expect_two(&l);
         _exit(0);
     }
@@ -229,15 +229,15 @@ START_TEST(shared_tensors_are_listed)
     listed l = {.holder = getpid()};
     shoal_tensor *kept = shoal_full_on(SHOAL_CUDA, SHOAL_F32, 1, SHOAL_SHAPE(3, 4));
     shoal_tensor *gone = shoal_full_on(SHOAL_CUDA, SHOAL_F32, 1, SHOAL_SHAPE(3, 5));
-    ck_assert_ok(shoal_card_tensors_list(note_row, &l));
+    ck_assert_ok(shoal_cuda_tensors_list(note_row, &l));
     ck_assert_int_eq(l.held + l.queued, 0); /* none is shared */
     ck_assert_ok(shoal_queue_put_tensor(q, kept, LIMIT));
     ck_assert_ok(shoal_queue_put_tensor(q, gone, LIMIT));
     shoal_tensor_release(gone);
-    ck_assert_ok(shoal_card_tensors_list(note_row, &l));
+    ck_assert_ok(shoal_cuda_tensors_list(note_row, &l));
     expect_two(&l);
     list_from_outside();
-    ck_assert_err(shoal_card_tensors_list_of("any", note_row, &l), SHOAL_ESTATE);
+    ck_assert_err(shoal_cuda_tensors_list_of("any", note_row, &l), SHOAL_ESTATE);
     shoal_tensor_release(kept);
     shoal_release(q);
 }
@@ -250,7 +250,7 @@ static shoal_err put_two(int rank, const shoal_value *args)
     (void)rank;
     for (int i = 0; i < 2; i++) {
         shoal_tensor *t = counted(3, 4, i);
-        must_ok(shoal_card_wait()); /* so a receiver has nothing to wait for */
+        must_ok(shoal_cuda_wait()); /* so a receiver has nothing to wait for */
         must_ok(i == 0 ? shoal_queue_put_tensor(ARG(queue, "out"), t, LIMIT)
                        : shoal_queue_put(ARG(queue, "out"), shoal_map("t", t), LIMIT));
         shoal_tensor_release(t);
@@ -299,7 +299,7 @@ START_TEST(a_capture_receives_nothing)
 }
 END_TEST
 
-static bool count_own(const shoal_card_tensor *t, void *count)
+static bool count_own(const shoal_cuda_tensor *t, void *count)
 {
     *(int *)count += t->pid == getpid();
     return true;
@@ -317,9 +317,9 @@ START_TEST(a_child_of_fork_gives_back_what_its_parent_captures)
     pid_t child = fork();
     if (child == 0) {
         int before = 0, after = 0;
-        bool told = shoal_card_tensors_list(count_own, &before) == SHOAL_OK;
+        bool told = shoal_cuda_tensors_list(count_own, &before) == SHOAL_OK;
         shoal_tensor_release(t);
-        told = told && shoal_card_tensors_list(count_own, &after) == SHOAL_OK;
+        told = told && shoal_cuda_tensors_list(count_own, &after) == SHOAL_OK;
         _exit(!told || before != 0 || after != 0);
     }
     finish_forked(child);
@@ -345,13 +345,13 @@ START_TEST(a_failed_capture_gives_back_when_the_work_is_done)
     ck_assert_ok(shoal_capture_begin(&c));
     shoal_tensor_release(t);
     shoal_scope_release(0);
-    ck_assert_err(shoal_card_wait(), SHOAL_ESTATE);
+    ck_assert_err(shoal_cuda_wait(), SHOAL_ESTATE);
     shoal_capture_destroy(c);
-    ck_assert_ok(shoal_card_tensors_list(note_row, &l));
+    ck_assert_ok(shoal_cuda_tensors_list(note_row, &l));
     ck_assert_int_eq(l.held, 1);
     sh_stub_control()->unblock();
-    ck_assert_ok(shoal_card_wait());
-    ck_assert_ok(shoal_card_tensors_list(note_row, &later));
+    ck_assert_ok(shoal_cuda_wait());
+    ck_assert_ok(shoal_cuda_tensors_list(note_row, &later));
     ck_assert_int_eq(later.held, 0);
     shoal_release(q);
 }
@@ -372,9 +372,9 @@ START_TEST(a_capture_of_another_library_stops_nobody)
     ck_assert_ok(shoal_queue_get(q, LIMIT, &v));
     ck_assert(is_counted(t, 0));
     own = counted(3, 4, 7);
-    ck_assert_ok(shoal_card_follow_stream(theirs));
+    ck_assert_ok(shoal_cuda_follow_stream(theirs));
     ck_assert_ok(shoal_queue_put_tensor(q, own, LIMIT));
-    ck_assert_ok(shoal_card_precede_stream(theirs));
+    ck_assert_ok(shoal_cuda_precede_stream(theirs));
     shoal_tensor_release(own);
     ck_assert_ok(shoal_queue_get_tensor(q, LIMIT, &own));
     ck_assert(is_counted(own, 7));
@@ -382,7 +382,7 @@ START_TEST(a_capture_of_another_library_stops_nobody)
     shoal_tensor_release(t);
     shoal_value_destroy(v);
     shoal_scope_release(0);
-    ck_assert_ok(shoal_card_wait());
+    ck_assert_ok(shoal_cuda_wait());
     ck_assert_uint_eq(card_used(), 0);
     ck_assert_uint_eq(stub->held(), 0); /* also nothing of the other process */
     stub->forbid(false);

@@ -21,7 +21,7 @@ static shoal_err lose_the_card(int rank, const shoal_value *args)
     must_ok(shoal_queue_get(ARG(queue, "in"), LIMIT, &go));
     shoal_value_destroy(go);
     sh_stub_control()->fail_call("cuStreamSynchronize", 1, 0, SH_CU_LAUNCH_FAILED);
-    must_err(shoal_card_wait(), SHOAL_ECARD);
+    must_err(shoal_cuda_wait(), SHOAL_ECUDA);
     must_ok(shoal_queue_put(ARG(queue, "out"), shoal_value_int(1), LIMIT));
     must_ok(shoal_queue_get(ARG(queue, "in"), LIMIT, &go));
     shoal_value_destroy(go);
@@ -51,9 +51,9 @@ START_TEST(a_lost_card_holds_up_nobody)
         ck_assert_ptr_null(shoal_value_as_tensor(shoal_value_find(v, "t")));
         ck_assert_err(shoal_last_error(), SHOAL_ELOST);
     } else {
-        ck_assert_err(shoal_card_wait(), SHOAL_ELOST);
+        ck_assert_err(shoal_cuda_wait(), SHOAL_ELOST);
     }
-    ck_assert_ok(shoal_card_wait());
+    ck_assert_ok(shoal_cuda_wait());
     ck_assert_ok(shoal_queue_put(with.in, shoal_value_int(1), LIMIT));
     shoal_value_destroy(v);
     shoal_tensor_release(t);
@@ -74,7 +74,7 @@ static shoal_err fail_unseen(int rank, const shoal_value *args)
     sh_stub_control()->fail_call("cuStreamQuery", 1, 0, SH_CU_LAUNCH_FAILED);
     must_ok(shoal_queue_get(ARG(queue, "in"), LIMIT, &go));
     shoal_value_destroy(go);
-    must_err(shoal_card_wait(), SHOAL_ECARD);
+    must_err(shoal_cuda_wait(), SHOAL_ECUDA);
     shoal_tensor_release(t);
     shoal_scope_release(0);
     return SHOAL_OK;
@@ -91,8 +91,8 @@ START_TEST(a_card_that_fails_unseen_holds_up_nobody)
     if (_i == 1) {
         ck_assert_int_eq(sh_cu.cuStreamSynchronize(sh_cuda_the_card()->stream), SH_CU_OK);
     }
-    ck_assert_err(shoal_card_wait(), SHOAL_ELOST);
-    ck_assert_ok(shoal_card_wait());
+    ck_assert_err(shoal_cuda_wait(), SHOAL_ELOST);
+    ck_assert_ok(shoal_cuda_wait());
     ck_assert_ok(shoal_queue_put(with.in, shoal_value_int(1), LIMIT));
     shoal_tensor_release(t);
     shoal_scope_release(0);
@@ -110,12 +110,12 @@ static shoal_err release_without_a_card(int rank, const shoal_value *args)
     }
     sh_stub_control()->block();
     for (int i = 0; i < 3; i++) {
-        must_ok(shoal_copy_later_(t[i], pinned));
+        must_ok(shoal_tensor_copy_async(t[i], pinned));
     }
     shoal_tensor_release(t[0]);
     shoal_tensor_release(t[1]);
     sh_stub_control()->fail_call("cuStreamSynchronize", 1, 0, SH_CU_LAUNCH_FAILED);
-    must_err(shoal_card_wait(), SHOAL_ECARD);
+    must_err(shoal_cuda_wait(), SHOAL_ECUDA);
     if (rank == 0) {
         sh_stub_control()->fail_call("cuStreamQuery", 1, 0, SH_CU_LAUNCH_FAILED);
     }
@@ -141,7 +141,7 @@ START_TEST(a_lost_card_keeps_what_it_may_use)
     until_told(out);
     size_t lent = card_used();
     ck_assert_ok(shoal_queue_put(in, shoal_value_int(1), LIMIT));
-    finish_as(p, SHOAL_EXITED, 0);
+    finish_as(p, SHOAL_PROCESS_EXITED, 0);
     ck_assert_int_eq(lent > used, _i);
     ck_assert_uint_eq(card_used(), used);
     shoal_release(in);
@@ -173,9 +173,9 @@ static shoal_err leave_without_a_card(int rank, const shoal_value *args)
     (void)rank;
     must_ok(shoal_queue_get_tensor(ARG(queue, "in"), LIMIT, &t));
     sh_stub_control()->block();
-    must_ok(shoal_copy_later_(t, pinned));
+    must_ok(shoal_tensor_copy_async(t, pinned));
     sh_stub_control()->fail_call("cuStreamSynchronize", 1, 0, SH_CU_LAUNCH_FAILED);
-    must_err(shoal_card_wait(), SHOAL_ECARD);
+    must_err(shoal_cuda_wait(), SHOAL_ECUDA);
     uint64_t asked = sh_stub_control()->calls("cuStreamQuery");
     must(pthread_create(&thread, NULL, unblock_when_asked, &asked) == 0);
     shoal_world_leave();
@@ -191,7 +191,7 @@ START_TEST(a_process_leaves_when_its_lost_card_has_stopped)
     shoal_tensor *t = counted(3, 4, 1);
     ck_assert_ok(shoal_queue_put_tensor(in, t, LIMIT));
     shoal_tensor_release(t);
-    finish_as(talk_start(SHOAL_START_SPAWN, 0, leave_without_a_card, shoal_map("in", in)), SHOAL_EXITED, 0);
+    finish_as(talk_start(SHOAL_START_SPAWN, 0, leave_without_a_card, shoal_map("in", in)), SHOAL_PROCESS_EXITED, 0);
     shoal_release(in);
 }
 END_TEST
@@ -204,7 +204,7 @@ START_TEST(a_capture_does_not_swallow_a_loss)
     shoal_tensor *t = NULL, *own = counted(3, 4, 0), *pinned = shoal_empty_pinned(SHOAL_F32, SHOAL_SHAPE(3, 4));
     shoal_value *v = NULL;
     ck_assert_ok(shoal_capture_begin(&c));
-    ck_assert_ok(shoal_copy_later_(own, pinned));
+    ck_assert_ok(shoal_tensor_copy_async(own, pinned));
     ck_assert_ok(shoal_capture_end(c));
     talk_begin(&with, SHOAL_START_SPAWN, lose_the_card);
     ck_assert_ok(shoal_queue_get_tensor(with.out, LIMIT, &t));
@@ -214,8 +214,8 @@ START_TEST(a_capture_does_not_swallow_a_loss)
     ck_assert_ok(shoal_queue_put(with.in, shoal_value_int(1), LIMIT));
     until_told(with.out);
     shoal_capture_destroy(c);
-    ck_assert_err(shoal_card_wait(), SHOAL_ELOST);
-    ck_assert_ok(shoal_card_wait());
+    ck_assert_err(shoal_cuda_wait(), SHOAL_ELOST);
+    ck_assert_ok(shoal_cuda_wait());
     ck_assert_ok(shoal_queue_put(with.in, shoal_value_int(1), LIMIT));
     shoal_value_destroy(v);
     shoal_tensor_release(t);
@@ -245,11 +245,11 @@ static shoal_err use_and_return(int rank, const shoal_value *args)
     if (rank == 1) {
         sh_stub_control()->block();
     }
-    must_ok(shoal_copy_later_(t, pinned));
+    must_ok(shoal_tensor_copy_async(t, pinned));
     shoal_tensor_release(t);
     shoal_tensor_release(pinned); /* the stub has its bytes */
     if (rank == 0) {
-        must_ok(shoal_card_wait());
+        must_ok(shoal_cuda_wait());
     }
     stops_last = true;
     return SHOAL_OK;

@@ -25,10 +25,10 @@ static void open_card(void)
 
 static void close_card(void)
 {
-    (void)shoal_card_trim();
-    shoal_card_memory m;
-    ck_assert_ok(shoal_card_memory_get(&m));
-    ck_assert_msg(m.held == 0, "%zu bytes of card memory are left, %zu of them asked for", m.held, m.asked);
+    (void)shoal_cuda_trim();
+    shoal_cuda_memory m;
+    ck_assert_ok(shoal_cuda_memory_get(&m));
+    ck_assert_msg(m.held == 0, "%zu bytes of GPU memory are left, %zu of them asked for", m.held, m.asked);
 }
 
 static shoal_tensor *keep(shoal_tensor *t)
@@ -50,8 +50,8 @@ static void begin(trainer *t)
     shoal_tensor *images = shoal_scoped(shoal_empty(SHOAL_F32, SHOAL_SHAPE(STEPS, BATCH, 20)));
     shoal_tensor *classes = shoal_scoped(shoal_empty(SHOAL_I64, SHOAL_SHAPE(STEPS, BATCH)));
     ck_assert(shoal_normal_(images, 0, 1) && shoal_randint_(classes, 0, 5));
-    t->images = keep(shoal_tensor_to(images, SHOAL_CUDA));
-    t->classes = keep(shoal_tensor_to(classes, SHOAL_CUDA));
+    t->images = keep(shoal_to_device(images, SHOAL_CUDA));
+    t->classes = keep(shoal_to_device(classes, SHOAL_CUDA));
     t->x = keep(shoal_clone(shoal_select(t->images, 0, 0)));
     t->y = keep(shoal_clone(shoal_select(t->classes, 0, 0)));
     shoal_scope_release(mark);
@@ -131,7 +131,7 @@ START_TEST(a_model_is_tested_where_it_is)
     for (int64_t i = 0; i < 700; i++) {
         numbers[i] = i;
     }
-    shoal_dataset *all = shoal_mnist(SHOAL_TEST), *some = shoal_subset(all, numbers, 700);
+    shoal_dataset *all = shoal_mnist(SHOAL_PART_TEST), *some = shoal_subset(all, numbers, 700);
     shoal_manual_seed(3);
     shoal_module *model = shoal_model_create("logistic");
     double here[2], there[2];

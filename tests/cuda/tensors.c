@@ -81,16 +81,16 @@ START_TEST(gradients_flow_across)
     ck_assert_ok(shoal_tensor_set_requires_grad(x, true));
     ck_assert_ok(shoal_tensor_set_requires_grad(w, true));
     shoal_tensor *far = shoal_mul(moved(x), w), *out = shoal_clone(sh_op_to_device(far, &sh_device_cpu));
-    ck_assert_ok(shoal_backward(shoal_sum(shoal_square(out), SHOAL_ALL, false)));
+    ck_assert_ok(shoal_backward(shoal_sum(shoal_square(out), SHOAL_ALL_DIMS, false)));
     ck_assert_ptr_eq(sh_tensor_device_of(shoal_tensor_grad(x)), &sh_device_cpu);
     ck_assert_ptr_eq(sh_tensor_device_of(shoal_tensor_grad(w)), there());
-    ck_assert(item(shoal_mean(shoal_tensor_grad(x), SHOAL_ALL, false)) == 54); /* 2 · 9 · 3 */
-    ck_assert(item(shoal_mean(shoal_tensor_grad(w), SHOAL_ALL, false)) == 54);
+    ck_assert(item(shoal_mean(shoal_tensor_grad(x), SHOAL_ALL_DIMS, false)) == 54); /* 2 · 9 · 3 */
+    ck_assert(item(shoal_mean(shoal_tensor_grad(w), SHOAL_ALL_DIMS, false)) == 54);
     /* a copy in place into a tensor over there */
     shoal_tensor *to = moved(shoal_scoped(shoal_zeros(SHOAL_F32, SHOAL_SHAPE(2, 2))));
     shoal_zero_(shoal_tensor_grad(x));
-    ck_assert_ok(shoal_backward(shoal_sum(shoal_copy_(shoal_clone(to), x), SHOAL_ALL, false)));
-    ck_assert(item(shoal_sum(shoal_tensor_grad(x), SHOAL_ALL, false)) == 4);
+    ck_assert_ok(shoal_backward(shoal_sum(shoal_copy_(shoal_clone(to), x), SHOAL_ALL_DIMS, false)));
+    ck_assert(item(shoal_sum(shoal_tensor_grad(x), SHOAL_ALL_DIMS, false)) == 4);
     shoal_tensor_release(x);
     shoal_tensor_release(w);
     shoal_scope_release(0);
@@ -196,7 +196,7 @@ END_TEST
 START_TEST(sparse_tensors)
 {
     shoal_tensor *t = counted(SHOAL_F32, 3, 4), *far = moved(t);
-    for (int layout = SHOAL_COO; layout <= SHOAL_CSR; layout++) {
+    for (int layout = SHOAL_LAYOUT_COO; layout <= SHOAL_LAYOUT_CSR; layout++) {
         shoal_sparse *s = shoal_sparse_from_dense(far, (shoal_layout)layout);
         ck_assert_msg(s != NULL, "%s", shoal_last_error_text());
         ck_assert_ptr_eq(sh_tensor_device_of(shoal_sparse_values(s)), there());
@@ -271,7 +271,7 @@ START_TEST(parameters_that_share_memory_still_do)
     ck_assert_ptr_eq(sh_tensor_device_of(view), there());
     ck_assert(shoal_tensor_storage_id(w) != id);
     ck_assert_ptr_nonnull(shoal_fill_(view, 7));
-    ck_assert(item(shoal_max(w, SHOAL_ALL, false)) == 7);
+    ck_assert(item(shoal_max(w, SHOAL_ALL_DIMS, false)) == 7);
     shoal_tensor_release(view);
     shoal_module_destroy(m);
     shoal_scope_release(0);
@@ -290,7 +290,7 @@ START_TEST(mixed_devices_are_refused)
     ck_assert_ptr_null(shoal_tensor_dataset(far, far));
     ck_assert_ok(shoal_tensor_set_requires_grad(t, true));
     ck_assert_err(shoal_backward_with(shoal_square(t), far, false), SHOAL_EINVAL);
-    ck_assert_err(shoal_copy_later_(far, t), SHOAL_EINVAL);
+    ck_assert_err(shoal_tensor_copy_async(far, t), SHOAL_EINVAL);
     shoal_scope_release(0);
 }
 END_TEST
@@ -312,16 +312,16 @@ START_TEST(pinned_tensors_are_copied_later)
     for (int i = 0; i < 1000; i++) {
         ((float *)shoal_tensor_data(from))[i] = (float)i;
     }
-    ck_assert_ok(shoal_copy_later_(far, from));
-    ck_assert_ok(shoal_copy_later_(to, shoal_mul_scalar(far, 2)));
+    ck_assert_ok(shoal_tensor_copy_async(far, from));
+    ck_assert_ok(shoal_tensor_copy_async(to, shoal_mul_scalar(far, 2)));
     ck_assert_ok(there()->wait());
     for (int i = 0; i < 1000; i++) {
         ck_assert(((float *)shoal_tensor_data(to))[i] == (float)(2 * i));
     }
-    ck_assert_err(shoal_copy_later_(far, shoal_narrow(from, 0, 1, 2)), SHOAL_EINVAL);
+    ck_assert_err(shoal_tensor_copy_async(far, shoal_narrow(from, 0, 1, 2)), SHOAL_EINVAL);
     ck_assert_ok(shoal_tensor_share(from)); /* moves to the heap */
     ck_assert(((float *)shoal_tensor_data(from))[999] == 999);
-    ck_assert_err(shoal_copy_later_(far, from), SHOAL_EINVAL);
+    ck_assert_err(shoal_tensor_copy_async(far, from), SHOAL_EINVAL);
     shoal_tensor_release(from);
     shoal_tensor_release(to);
     shoal_scope_release(0);

@@ -11,8 +11,8 @@
 
 static size_t held_now(void)
 {
-    shoal_card_memory m;
-    ck_assert_ok(shoal_card_memory_get(&m));
+    shoal_cuda_memory m;
+    ck_assert_ok(shoal_cuda_memory_get(&m));
     return m.held;
 }
 
@@ -61,7 +61,7 @@ START_TEST(memory_of_a_world_that_was_left_is_used_again)
             shoal_tensor_release(large);
         }
         shoal_tensor_release(small);
-        (void)shoal_card_trim();
+        (void)shoal_cuda_trim();
         ck_assert(sh_cuda_memory_valid());
         ck_assert_uint_eq(held_now(), before);
         if (p) {
@@ -80,7 +80,7 @@ END_TEST
 static shoal_err put_one(int rank, const shoal_value *args)
 {
     shoal_tensor *t = counted(3, 4, rank);
-    must_ok(shoal_card_wait());
+    must_ok(shoal_cuda_wait());
     must_ok(shoal_queue_put_tensor(ARG(queue, "out"), t, LIMIT));
     shoal_tensor_release(t);
     return SHOAL_OK;
@@ -91,7 +91,7 @@ static shoal_capture *capture(shoal_tensor *to, shoal_tensor *from_pinned)
 {
     shoal_capture *c;
     ck_assert_ok(shoal_capture_begin(&c));
-    ck_assert_ok(shoal_copy_later_(to, from_pinned));
+    ck_assert_ok(shoal_tensor_copy_async(to, from_pinned));
     ck_assert_ok(shoal_capture_end(c));
     ck_assert_ok(shoal_capture_replay(c));
     return c;
@@ -109,14 +109,14 @@ START_TEST(a_capture_with_tensors_of_others_ends_with_the_world)
     ck_assert_ok(shoal_queue_get_tensor(q, LIMIT, &received));
     shoal_capture *with = capture(received, pinned);
     ck_assert_ok(shoal_capture_begin(&open));
-    ck_assert_ok(shoal_copy_later_(received, pinned));
+    ck_assert_ok(shoal_tensor_copy_async(received, pinned));
     shoal_world_leave();
     ck_assert_ok(shoal_capture_end(open));
     ck_assert_err(shoal_capture_replay(open), SHOAL_ESTATE);
     ck_assert_err(shoal_capture_replay(with), SHOAL_ESTATE);
     ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "has left their world"));
     ck_assert_ok(shoal_capture_replay(before));
-    ck_assert_ok(shoal_card_wait());
+    ck_assert_ok(shoal_cuda_wait());
     shoal_capture_destroy(open);
     shoal_capture_destroy(with);
     shoal_capture_destroy(before);

@@ -77,7 +77,7 @@ static void train()
     MUST(shoal_queue_put(answers, kept, SHOAL_NOW) == SHOAL_OK && shoal_value_count(kept) == 3);
     shoal_value_destroy(kept);
     shoal_value *mixed = shoal_list(true, std::string("text"), std::string("long enough for the heap of a string"));
-    MUST(shoal_value_type(shoal_value_at(mixed, 0)) == SHOAL_BOOL);
+    MUST(shoal_value_type(shoal_value_at(mixed, 0)) == SHOAL_TYPE_BOOL);
     MUST(shoal_value_as_string(shoal_value_at(mixed, 1)) == std::string("text"));
     shoal_value_destroy(mixed);
     shoal_release(shoal_retain(answers));

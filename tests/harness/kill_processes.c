@@ -103,7 +103,7 @@ static void start_by(kill_stage *stage, shoal_start start)
     if (err == SHOAL_OK) {
         kill_must(stage, shoal_process_join(p, SH_PATIENCE, &status), "join");
         shoal_process_destroy(p);
-        if (status.end == SHOAL_KILLED) {
+        if (status.end == SHOAL_PROCESS_KILLED) {
             shoal_release(q);
             kill_exit(KILL_CHILD_DIED);
         }
@@ -145,8 +145,8 @@ static void start_program_by(kill_stage *stage, shoal_start start)
         err = shoal_process_join(p, SH_PATIENCE, &status);
     }
     kill_must(stage, err, "a program");
-    bool killed = err == SHOAL_OK && status.end == SHOAL_KILLED;
-    if (err == SHOAL_OK && !killed && status.end != SHOAL_RETURNED) {
+    bool killed = err == SHOAL_OK && status.end == SHOAL_PROCESS_KILLED;
+    if (err == SHOAL_OK && !killed && status.end != SHOAL_PROCESS_RETURNED) {
         kill_fail(stage, "a program %s", status.text);
     }
     shoal_process_destroy(p);

@@ -201,7 +201,7 @@ static void grow(kill_stage *stage, uint64_t *random)
     for (int i = 0; i < takes; i++) {
         shoal_value *v = NULL;
         kill_must(stage, shoal_queue_get(q, SHOAL_NOW, &v), "get from a private queue");
-        if (v != NULL && shoal_value_type(v) == SHOAL_INT && sh_int_of(v) != i && !stage->tight) {
+        if (v != NULL && shoal_value_type(v) == SHOAL_TYPE_INT && sh_int_of(v) != i && !stage->tight) {
             kill_fail(stage, "message %d of a private queue is %lld", i, (long long)sh_int_of(v));
         }
         shoal_value_destroy(v);

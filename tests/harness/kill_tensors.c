@@ -36,7 +36,7 @@ static shoal_value *make_value(shoal_tensor *t, uint64_t id)
 {
     shoal_tensor *w = shoal_ones(SHOAL_F32, SHOAL_SHAPE(3)), *grad = shoal_ones(SHOAL_F32, SHOAL_SHAPE(3));
     shoal_tensor *eye = shoal_eye(SHOAL_F32, 3);
-    shoal_sparse *s = shoal_sparse_from_dense(eye, id % 2 == 0 ? SHOAL_COO : SHOAL_CSR);
+    shoal_sparse *s = shoal_sparse_from_dense(eye, id % 2 == 0 ? SHOAL_LAYOUT_COO : SHOAL_LAYOUT_CSR);
     shoal_value *v = NULL;
     if (shoal_tensor_set_requires_grad(w, true) == SHOAL_OK && shoal_tensor_set_grad(w, grad) == SHOAL_OK) {
         v = shoal_map("id", id, "list", shoal_list(t, shoal_select(t, 0, 1), t), "w", w, "sparse", s);
@@ -107,7 +107,7 @@ shoal_err kill_get_tensor(shoal_queue *q, kill_count *count, uint64_t *out_id)
     sh_add_relaxed(&count->got, 1);
     if (v == NULL) {
         *out_id = id_of_tensor(t);
-    } else if (shoal_value_type(v) == SHOAL_MAP) {
+    } else if (shoal_value_type(v) == SHOAL_TYPE_MAP) {
         *out_id = id_of_map(v);
     } else {
         *out_id = id_of_tensor(shoal_value_as_tensor(v)); /* another process was faster with the map */

@@ -33,7 +33,7 @@ static void add_nll(passage *p, const sh_nll_args *a, const void *loss, const vo
     int64_t targets = a->shape.outer * a->shape.inner;
     add_array(p, a->target, SHOAL_I64, targets, false);
     add_array(p, a->weight, a->shape.dtype, a->shape.n, false);
-    add_array(p, loss, a->shape.dtype, a->reduction == SHOAL_NONE ? targets : 1, written);
+    add_array(p, loss, a->shape.dtype, a->reduction == SHOAL_REDUCTION_NONE ? targets : 1, written);
     add_array(p, total, a->shape.dtype, 1, written);
 }
 

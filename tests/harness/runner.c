@@ -130,7 +130,7 @@ void sh_leaks_end(void)
     if (sh_cuda_is_ours()) { /* granules are blocks too, and a lent piece may wait for its stream */
         ck_assert_ok(sh_device_cuda.wait());
         sh_cuda_order_poll();
-        (void)shoal_card_trim();
+        (void)shoal_cuda_trim();
     }
     ck_assert_ok(shoal_world_sweep(NULL));
     sh_assert_audit("at the end of the test");

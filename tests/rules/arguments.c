@@ -407,7 +407,7 @@ MAKER(starts, tensor, return shoal_from_data(SHOAL_I64, (int64_t[]){0, 1}, SHOAL
 MAKER(mask, tensor, return shoal_ones(SHOAL_B8, SHOAL_SHAPE(2, 2));)
 MAKER(leaf, tensor, void *made = make_tensor(); (void)!shoal_tensor_set_requires_grad(made, true); return made;)
 MAKER(loss, tensor, size_t mark = shoal_scope_mark(); void *leaf = make_leaf();
-      void *made = shoal_tensor_retain(shoal_sum(leaf, SHOAL_ALL, false)); shoal_tensor_release(leaf);
+      void *made = shoal_tensor_retain(shoal_sum(leaf, SHOAL_ALL_DIMS, false)); shoal_tensor_release(leaf);
       shoal_scope_release(mark); return made;)
 MAKER(queue_tensor, queue, void *made = make_queue(), *t = make_tensor();
       (void)!shoal_queue_put_tensor(made, t, SHOAL_NOW); shoal_tensor_release(t); return made;)
@@ -442,8 +442,8 @@ MAKER(loader, loader, void *set = make_dataset(), *made = shoal_loader_create((s
       shoal_dataset_release(set); return made;)
 MAKER(env, env, return shoal_env_create("cartpole", 1);)
 MAKER(env_begun, env, float o[4]; void *made = make_env(); (void)!shoal_env_reset(made, o); return made;)
-MAKER(sparse, sparse, void *t = make_tensor(), *made = shoal_sparse_from_dense(t, SHOAL_COO); shoal_tensor_release(t);
-      return made;)
+MAKER(sparse, sparse, void *t = make_tensor(), *made = shoal_sparse_from_dense(t, SHOAL_LAYOUT_COO);
+      shoal_tensor_release(t); return made;)
 MAKER(tensors, tensors, void *t = make_tensor(); shoal_tensors *made = shoal_tensors_create();
       (void)!shoal_tensors_add(made, "x", t); (void)!shoal_tensors_set_text(made, "x", "text"); shoal_tensor_release(t);
       return made;)

@@ -8,11 +8,11 @@ for every pointer, and is expected to do in each state what the types of its han
 SKIP = {
     'shoal_init': 'takes over main; tests/ends.c and src/proc have it',
     'shoal_fail': 'takes a format',
-    'shoal_capture_end': 'needs a card; src/tensor/capture_test.c has it',
-    'shoal_capture_replay': 'needs a card; src/tensor/capture_test.c has it',
-    'shoal_capture_destroy': 'needs a card; src/tensor/capture_test.c has it',
-    'shoal_card_follow_stream': 'needs a stream of a card; src/tensor/dlpack_card_test.c has it',
-    'shoal_card_precede_stream': 'needs a stream of a card; src/tensor/dlpack_card_test.c has it',
+    'shoal_capture_end': 'needs a GPU; src/tensor/capture_test.c has it',
+    'shoal_capture_replay': 'needs a GPU; src/tensor/capture_test.c has it',
+    'shoal_capture_destroy': 'needs a GPU; src/tensor/capture_test.c has it',
+    'shoal_cuda_follow_stream': 'needs a stream of a GPU; src/tensor/dlpack_card_test.c has it',
+    'shoal_cuda_precede_stream': 'needs a stream of a GPU; src/tensor/dlpack_card_test.c has it',
     'shoal_pool_create_on': 'for a pool whose workers a binding starts; src/proc/pool_test.c has it',
     'shoal_pool_submit': 'for a pool whose workers a binding starts; src/proc/pool_test.c has it',
     'shoal_pool_wake': 'for a pool whose workers a binding starts; src/proc/pool_test.c has it',
@@ -44,7 +44,7 @@ STARTS = ['shoal_spawn', 'shoal_spawn_with', 'shoal_process_start', 'shoal_proce
 NULLABLE = {
     'shoal_world_create': ['options'],                                # world.h: what is not named is 0
     'shoal_world_sweep': ['out_recovered'],
-    'shoal_world_list': ['context'], 'shoal_card_tensors_list': ['context'], 'shoal_card_tensors_list_of': ['context'],
+    'shoal_world_list': ['context'], 'shoal_cuda_tensors_list': ['context'], 'shoal_cuda_tensors_list_of': ['context'],
     'shoal_queue_create_with': ['options'],
     'shoal_barrier_wait': ['out_index'],
     'shoal_value_as_bytes': ['out_size'], 'shoal_arg_bytes': ['out_size'],
@@ -209,17 +209,17 @@ WORKS = {
     'shoal_process_signal': ('SHOAL_ESTATE', 'it has ended'),
     'shoal_world_create': ('SHOAL_ESTATE', 'this process is in a world'),
     'shoal_world_join': ('SHOAL_ESTATE', 'this process is in a world'),
-    'shoal_card_tensors_list_of': ('SHOAL_ESTATE', 'this process is in a world'),
+    'shoal_cuda_tensors_list_of': ('SHOAL_ESTATE', 'this process is in a world'),
     'shoal_tensor_grad': ('NULL', 'there was no backward'),
-    'shoal_empty_pinned': ('SHOAL_ENOENT', 'there is no card'),
+    'shoal_empty_pinned': ('SHOAL_ENOENT', 'there is no GPU'),
     'shoal_block_find': ('SHOAL_ENOENT', 'the address is in no block'),
     'shoal_block_open': ('SHOAL_ENOENT', 'there is no such block'),
-    'shoal_capture_begin': ('SHOAL_ENOENT', 'there is no card'),
-    'shoal_card_count': ('SHOAL_ENOENT', 'there is no card'),
-    'shoal_card_info_get': ('SHOAL_ENOENT', 'there is no card'),
-    'shoal_card_memory_get': ('SHOAL_ENOENT', 'there is no card'),
-    'shoal_card_stream': ('SHOAL_ENOENT', 'there is no card'),
-    'shoal_copy_later_': ('SHOAL_EINVAL', 'neither tensor is pinned'),
+    'shoal_capture_begin': ('SHOAL_ENOENT', 'there is no GPU'),
+    'shoal_cuda_count': ('SHOAL_ENOENT', 'there is no GPU'),
+    'shoal_cuda_info_get': ('SHOAL_ENOENT', 'there is no GPU'),
+    'shoal_cuda_memory_get': ('SHOAL_ENOENT', 'there is no GPU'),
+    'shoal_cuda_stream': ('SHOAL_ENOENT', 'there is no GPU'),
+    'shoal_tensor_copy_async': ('SHOAL_EINVAL', 'neither tensor is pinned'),
     'shoal_sparse_starts': ('NULL', 'COO has none'),
 }
 
@@ -231,7 +231,7 @@ NEEDS_WORLD = ['shoal_barrier_create', 'shoal_block_create', 'shoal_block_create
                'shoal_sparse_share', 'shoal_value_tensor', 'shoal_value_module', 'shoal_value_sparse', 'shoal_value_dataset',
                'shoal_module_state_dict', 'shoal_process_start', 'shoal_process_start_program', 'shoal_spawn', 'shoal_spawn_with',
                'shoal_pool_create', 'shoal_fork', 'shoal_world_create', 'shoal_world_join', 'shoal_world_info_get', 'shoal_world_sweep',
-               'shoal_world_trim', 'shoal_world_audit', 'shoal_card_tensors_list', 'shoal_card_tensors_list_of', 'shoal_train_run',
+               'shoal_world_trim', 'shoal_world_audit', 'shoal_cuda_tensors_list', 'shoal_cuda_tensors_list_of', 'shoal_train_run',
                'shoal_mnist', 'shoal_fashion_mnist', 'shoal_mnist_at', 'shoal_fashion_mnist_at']
 
 # Outputs that are written although the call failed: name: the reason.
@@ -260,7 +260,7 @@ DESIGN = {
         'shoal_process_pid': OF_THE_HANDLE, 'shoal_process_sentinel': OF_THE_HANDLE, 'shoal_pool_losses': OF_THE_HANDLE,
         'shoal_world_create': ('SHOAL_OK', 'the process is in no world'),
         'shoal_world_join': ('SHOAL_ENOENT', 'there is no such world'),
-        'shoal_card_tensors_list_of': ('SHOAL_ENOENT', 'there is no such world'),
+        'shoal_cuda_tensors_list_of': ('SHOAL_ENOENT', 'there is no such world'),
     },
     'ended': {
         **{f'shoal_{t}_retain': COUNTS for t in RETAINS},

@@ -1,4 +1,4 @@
-"""Training with a DataLoader whose workers are processes. With the argument `card` the program uses CUDA before the workers start, as most
+"""Training with a DataLoader whose workers are processes. With the argument `GPU` the program uses CUDA before the workers start, as most
 training programs do."""
 import json
 import sys
@@ -21,7 +21,7 @@ class Squares(Dataset):
 def main():
     card = 'card' in sys.argv[2:]
     if card and not torch.cuda.is_available():
-        print('skipped: this torch sees no card')
+        print('skipped: this torch sees no GPU')
         sys.exit(77)
     device = torch.device('cuda' if card else 'cpu')
     torch.manual_seed(0)

@@ -97,7 +97,7 @@ static sh_conv2d convolution(int64_t rows, int64_t in_c, int64_t side, int64_t o
 static sh_nll_args losses(int64_t rows, const int64_t *targets)
 {
     return (sh_nll_args){.shape = {.dtype = SHOAL_F32, .outer = rows, .n = CLASSES, .inner = 1},
-                         .reduction = SHOAL_MEAN,
+                         .reduction = SHOAL_REDUCTION_MEAN,
                          .target = targets,
                          .ignore_index = -100};
 }

@@ -88,13 +88,13 @@ static shoal_err nll(sh_exec *exec, const sh_nll_args *args, void *loss, void *t
             }
             sum += one;
             weights += weight_of(args, t);
-            if (args->reduction == SHOAL_NONE) {
+            if (args->reduction == SHOAL_REDUCTION_NONE) {
                 sh_element_put(s->dtype, loss, o * s->inner + i, one);
             }
         }
     }
-    if (args->reduction != SHOAL_NONE) {
-        sh_element_put(s->dtype, loss, 0, args->reduction == SHOAL_MEAN ? sum / weights : sum);
+    if (args->reduction != SHOAL_REDUCTION_NONE) {
+        sh_element_put(s->dtype, loss, 0, args->reduction == SHOAL_REDUCTION_MEAN ? sum / weights : sum);
     }
     sh_element_put(s->dtype, total, 0, weights);
     return SHOAL_OK;
@@ -108,8 +108,8 @@ static double scale_of(const sh_nll_args *args, const void *dloss, const void *t
     if (t == args->ignore_index) {
         return 0;
     }
-    double g = sh_get(dtype, dloss, args->reduction == SHOAL_NONE ? at : 0) * weight_of(args, t);
-    return args->reduction == SHOAL_MEAN ? g / sh_get(dtype, total, 0) : g;
+    double g = sh_get(dtype, dloss, args->reduction == SHOAL_REDUCTION_NONE ? at : 0) * weight_of(args, t);
+    return args->reduction == SHOAL_REDUCTION_MEAN ? g / sh_get(dtype, total, 0) : g;
 }
 
 /* dx = scale · (softmax - onehot). If log_probs is NULL, softmax counts as 0. */

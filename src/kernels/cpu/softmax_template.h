@@ -69,8 +69,8 @@ static void NAME(gradient_rows)(const sh_nll_args *args, int64_t first, int64_t 
             memset(dx, 0, (size_t)n * sizeof(T));
             continue;
         }
-        T scale = dloss[args->reduction == SHOAL_NONE ? first + r : 0] * (weight ? weight[t] : 1);
-        scale = args->reduction == SHOAL_MEAN ? scale / *total : scale;
+        T scale = dloss[args->reduction == SHOAL_REDUCTION_NONE ? first + r : 0] * (weight ? weight[t] : 1);
+        scale = args->reduction == SHOAL_REDUCTION_MEAN ? scale / *total : scale;
         for (int64_t j = 0; j < n; j++) {
             dx[j] *= scale;
         }

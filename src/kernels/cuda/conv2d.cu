@@ -256,7 +256,7 @@ shoal_err sizes_of(const sh_conv2d *c, sizes *out)
                            c->in_c * c->kernel_h * c->kernel_w};
     for (int64_t size : all) {
         if (size > MOST_SIZE) {
-            return sh_cuda_the_host->fail(SHOAL_EINVAL, "conv2d on a card does not support a size of %lld",
+            return sh_cuda_the_host->fail(SHOAL_EINVAL, "conv2d on a GPU does not support a size of %lld",
                                           (long long)size);
         }
     }

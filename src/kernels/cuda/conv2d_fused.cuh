@@ -13,7 +13,7 @@
 
 /* The shared memory of one block. */
 constexpr size_t SH_SHARED_MOST = 96 << 10;
-static_assert(SH_SHARED_MOST <= SH_SHARED_EVERYWHERE, "every card has this much");
+static_assert(SH_SHARED_MOST <= SH_SHARED_EVERYWHERE, "every GPU has this much");
 
 /* Divides small numbers by one that is known at the launch: a multiplication instead of the many instructions of a
  * division. Exact while the product of both is below 2^31. */

@@ -127,7 +127,7 @@ template <typename T> __global__ void __launch_bounds__(T::THREADS, T::WARPS == 
 template <typename T> shoal_err run(sh_exec *exec, const forward_args &a, int clients)
 {
     constexpr size_t bytes = sizeof(float) * ROOM<T>;
-    static_assert(bytes <= SH_SHARED_EVERYWHERE, "every card has this much");
+    static_assert(bytes <= SH_SHARED_EVERYWHERE, "every GPU has this much");
     static std::atomic<bool> allowed;
     shoal_err err = sh_allow_shared("fedavg_cnn_conv2", forward<T>, bytes, &allowed);
     if (err) {

@@ -149,7 +149,7 @@ shoal_err sh_conv2_input_gradient(sh_exec *exec, const sh_fedavg_cnn_step &s, co
     }
     static_assert(sizeof(float) * ROOM<large<false, false>> <= SH_SHARED_EVERYWHERE &&
                       sizeof(float) * ROOM<large<true, true>> <= SH_SHARED_EVERYWHERE,
-                  "every card has this much; small tiles need less");
+                  "every GPU has this much; small tiles need less");
     const bool room = (size_t)sh_conv2_shared_most() >= sizeof(float) * ROOM<large<false, true>>;
     return room ? run_either<false, true>(exec, a, s.clients) : run_either<false, false>(exec, a, s.clients);
 }

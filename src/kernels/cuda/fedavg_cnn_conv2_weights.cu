@@ -271,7 +271,7 @@ shoal_err sh_conv2_weights_gradient(sh_exec *exec, const sh_fedavg_cnn_step &s, 
     const int windows = (int)s.batch * SH_CONV2_WINDOWS, parts = m.parts2_count;
     const int part = (windows + parts * SPLIT - 1) / (parts * SPLIT) * SPLIT;
     const weights_args a = {m.x1, m.dx2, m.winners2, m.parts2, (int)s.batch, part};
-    static_assert(sizeof(weights_memory<SHORT>) + 4096 <= SH_SHARED_EVERYWHERE, "every card has this much");
+    static_assert(sizeof(weights_memory<SHORT>) + 4096 <= SH_SHARED_EVERYWHERE, "every GPU has this much");
     if ((size_t)sh_conv2_shared_most() < sizeof(weights_memory<LONG>) + 4096) { /* and what it has besides */
         return s.tf32 ? run<true, SHORT>(exec, a, parts, s.clients) : run<false, SHORT>(exec, a, parts, s.clients);
     }

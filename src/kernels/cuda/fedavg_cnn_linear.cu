@@ -425,7 +425,7 @@ template <int TILES, bool TF32>
 shoal_err launch_forward(sh_exec *exec, const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memory &m)
 {
     constexpr int SHARED = WARPS * 8 * TILES * (ROWS + 4) * (int)sizeof(float);
-    static_assert(SHARED <= SH_SHARED_EVERYWHERE, "every card has this much");
+    static_assert(SHARED <= SH_SHARED_EVERYWHERE, "every GPU has this much");
     static std::atomic<bool> allowed;
     shoal_err err = sh_allow_shared("fedavg_cnn fc1", fc1_forward<TILES, TF32>, SHARED, &allowed);
     if (err != SHOAL_OK) {
@@ -441,7 +441,7 @@ template <int WARPS, int TILES, bool MOMENTUM, bool TF32>
 shoal_err launch_backward(sh_exec *exec, const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memory &m)
 {
     constexpr int SHARED = (int)sizeof(back_memory<WARPS, TILES>);
-    static_assert(SHARED <= SH_SHARED_EVERYWHERE, "every card has this much");
+    static_assert(SHARED <= SH_SHARED_EVERYWHERE, "every GPU has this much");
     constexpr int BLOCKS2 = (CLASSES * OUT + CLASSES + 32 * WARPS - 1) / (32 * WARPS);
     static std::atomic<bool> allowed;
     shoal_err err = sh_allow_shared("fedavg_cnn fc1", backward<WARPS, TILES, MOMENTUM, TF32>, SHARED, &allowed);

@@ -107,7 +107,7 @@ static shoal_err add_of(sh_exec *exec, const sh_index_shape *s, void *table, con
 {
     int64_t columns = s->outer * s->inner, across = (columns + ADD_THREADS - 1) / ADD_THREADS;
     if (s->count > INT32_MAX) {
-        return shoal_fail(SHOAL_EINVAL, "adding by index on a card: %lld indices are too many", (long long)s->count);
+        return shoal_fail(SHOAL_EINVAL, "adding by index on a GPU: %lld indices are too many", (long long)s->count);
     }
     dim3 blocks((unsigned)s->count, (unsigned)(across < 65535 ? across : 65535));
     add_kernel<T><<<blocks, ADD_THREADS, 0, sh_stream(exec)>>>((T *)table, (const T *)in, index, s->count, s->rows,

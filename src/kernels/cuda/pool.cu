@@ -130,7 +130,7 @@ static shoal_err pooling_init(pooling *to, const sh_pool2d *p)
 {
     int64_t planes = p->n * p->c, out_h = sh_pool2d_out_h(p), out_w = sh_pool2d_out_w(p);
     if (p->in_h * p->in_w > INT32_MAX || out_h * out_w > INT32_MAX) {
-        return shoal_fail(SHOAL_EINVAL, "pooling on a card: planes of %lld x %lld are too large", (long long)p->in_h,
+        return shoal_fail(SHOAL_EINVAL, "pooling on a GPU: planes of %lld x %lld are too large", (long long)p->in_h,
                           (long long)p->in_w);
     }
     if (p->dtype != SHOAL_F32 && p->dtype != SHOAL_F64) {

@@ -43,7 +43,7 @@ struct image_memory {
     int alive[20], alive_count, label;
 };
 
-static_assert(sizeof(image_memory) <= SH_SHARED_EVERYWHERE, "every card has this much");
+static_assert(sizeof(image_memory) <= SH_SHARED_EVERYWHERE, "every GPU has this much");
 
 __device__ void philox(uint64_t block, const sh_small_cnn_step &s, uint32_t out[4])
 {

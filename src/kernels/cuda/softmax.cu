@@ -53,8 +53,8 @@ static __device__ share joined(const share &a, const share &b)
 
 template <class T> static __device__ void write_loss(const losses<T> &l, const share &all)
 {
-    if (l.reduction != SHOAL_NONE) {
-        *l.loss = (T)(l.reduction == SHOAL_MEAN ? all.loss / all.weight : all.loss);
+    if (l.reduction != SHOAL_REDUCTION_NONE) {
+        *l.loss = (T)(l.reduction == SHOAL_REDUCTION_MEAN ? all.loss / all.weight : all.loss);
     }
     *l.total = (T)all.weight;
 }
@@ -91,7 +91,7 @@ static __device__ __forceinline__ void add_loss(const losses<T> &l, int64_t row,
     T weight = l.weight_of(t), loss = t == l.ignored ? T(0) : -weight * log_prob;
     mine->loss += (double)loss;
     mine->weight += (double)weight;
-    if (l.reduction == SHOAL_NONE) {
+    if (l.reduction == SHOAL_REDUCTION_NONE) {
         l.loss[row] = loss;
     }
 }
@@ -233,8 +233,8 @@ static __global__ void __launch_bounds__(SH_MOST_LANES, 2)
     const int64_t t = l.target[p.row], start = r.start(p.row);
     T scale = 0;
     if (t != l.ignored) {
-        scale = dloss[l.reduction == SHOAL_NONE ? p.row : 0] * l.weight_of(t);
-        scale = l.reduction == SHOAL_MEAN ? scale / *l.total : scale;
+        scale = dloss[l.reduction == SHOAL_REDUCTION_NONE ? p.row : 0] * l.weight_of(t);
+        scale = l.reduction == SHOAL_REDUCTION_MEAN ? scale / *l.total : scale;
     }
     const int64_t hop = g.lanes * r.inner;
 #pragma unroll 1

@@ -404,7 +404,7 @@ STUB_EXPORT int cuMemCreate(sh_cu_memory *out, size_t size, const sh_cu_memory_k
     if (!use(size)) {
         return SH_CU_OUT_OF_MEMORY;
     }
-    int fd = memfd_create("stub card", MFD_CLOEXEC);
+    int fd = memfd_create("stub GPU", MFD_CLOEXEC);
     if (fd < 0 || ftruncate(fd, (off_t)size) != 0) {
         return SH_CU_OPERATING_SYSTEM;
     }
