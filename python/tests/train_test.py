@@ -88,6 +88,8 @@ class Train(unittest.TestCase):
         with (mock.patch.dict(os.environ, PATH=self.folder, CUDA_MPS_PIPE_DIRECTORY=self.folder),
               self.assertRaisesRegex(ValueError, "a worker's share of the GPU needs MPS, but .* is not installed")):
             shoal.train(device="cuda", cuda_share=50)
+        with self.assertRaisesRegex(ValueError, "^--cuda-share needs --device cuda"):
+            shoal.train(card_share=50)  # the name in 0.2
         with self.assertRaisesRegex(ValueError, "save=FILE"):
             shoal.train(**SMALL, epochs=1).weights
 

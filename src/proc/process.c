@@ -40,7 +40,7 @@ static shoal_err choose_method(shoal_start asked, shoal_start *out_start)
                 return SHOAL_OK;
             }
         }
-        return sh_fail(SHOAL_EINVAL, "SHOAL_START=%s: want spawn, fork or forkserver", text);
+        return sh_fail(SHOAL_EINVAL, "SHOAL_START=%s: expected spawn, fork or forkserver", text);
     }
     if (asked < SHOAL_START_DEFAULT || asked > SHOAL_START_FORKSERVER) {
         return sh_fail(SHOAL_EINVAL, "unknown start method %d", (int)asked);
