@@ -58,3 +58,27 @@
 #define shoal_copy_later_ shoal_tensor_copy_async
 
 #endif
+
+/* In 0.2 the second argument of shoal_max_pool2d and shoal_avg_pool2d was a pointer to shoal_pool2d_options, which the
+ * calls with "_with" take now. Both forms compile. ops.h includes this after its declarations. */
+#if defined(SHOAL_OPS_READ_H) && !defined(SHOAL_COMPAT_OPS_H) && !defined(SHOAL_NO_OLD_NAMES)
+#define SHOAL_COMPAT_OPS_H
+#ifdef __cplusplus
+inline shoal_tensor *shoal_max_pool2d(shoal_tensor *x, const shoal_pool2d_options *options)
+{
+    return shoal_max_pool2d_with(x, options);
+}
+inline shoal_tensor *shoal_avg_pool2d(shoal_tensor *x, const shoal_pool2d_options *options)
+{
+    return shoal_avg_pool2d_with(x, options);
+}
+#else
+#define shoal_max_pool2d(x, ...) SHOAL_COMPAT_POOL(shoal_max_pool2d, x, __VA_ARGS__)
+#define shoal_avg_pool2d(x, ...) SHOAL_COMPAT_POOL(shoal_avg_pool2d, x, __VA_ARGS__)
+#define SHOAL_COMPAT_POOL(name, x, ...)                                                                                \
+    _Generic((__VA_ARGS__),                                                                                            \
+             shoal_pool2d_options * : name##_with,                                                                     \
+             const shoal_pool2d_options * : name##_with,                                                               \
+             default : name)(x, __VA_ARGS__)
+#endif
+#endif

@@ -218,10 +218,13 @@ typedef struct shoal_pool2d_options {
  * result belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if shapes or dtypes do not fit; SHOAL_ENOMEM. */
 shoal_tensor *shoal_conv2d(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b, const shoal_conv2d_options *options);
 
-/* Reduce windows of x [N, C, H, W] to their maximum or their mean. options must not be NULL. The result belongs to
- * the scope; NULL on failure. Errors: SHOAL_EINVAL if shapes or dtypes do not fit; SHOAL_ENOMEM. */
-shoal_tensor *shoal_max_pool2d(shoal_tensor *x, const shoal_pool2d_options *options);
-shoal_tensor *shoal_avg_pool2d(shoal_tensor *x, const shoal_pool2d_options *options);
+/* Reduce windows of x [N, C, H, W] to their maximum or their mean. The windows are size elements high and wide, and
+ * lie side by side: shoal_max_pool2d(x, 2). The calls with options, which must not be NULL, can have other windows. The
+ * result belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if shapes or dtypes do not fit; SHOAL_ENOMEM. */
+shoal_tensor *shoal_max_pool2d(shoal_tensor *x, int64_t size);
+shoal_tensor *shoal_avg_pool2d(shoal_tensor *x, int64_t size);
+shoal_tensor *shoal_max_pool2d_with(shoal_tensor *x, const shoal_pool2d_options *options);
+shoal_tensor *shoal_avg_pool2d_with(shoal_tensor *x, const shoal_pool2d_options *options);
 
 /* Computes convolution, dropout, pooling and relu in one pass: relu(max_pool2d(dropout2d(conv2d(x, w, b), p), 2)),
  * with stride 1 and the given padding. With p = 0 there is no dropout. b may be NULL. Its backward visits only the
@@ -277,4 +280,8 @@ SHOAL_MUST_USE shoal_err shoal_lstm_cell(shoal_tensor *x, shoal_tensor *h, shoal
 #ifdef __cplusplus
 }
 #endif
+
+#define SHOAL_OPS_READ_H
+#include <shoal/compat.h>
+
 #endif

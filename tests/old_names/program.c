@@ -49,8 +49,14 @@ static void check_values(void)
 
 static void check_ops(void)
 {
+    shoal_pool2d_options two = {{2, 2}, {0, 0}, {0, 0}};
+    const shoal_pool2d_options *fixed = &two;
     shoal_tensor *x = shoal_ones(SHOAL_F32, SHOAL_SHAPE(1, 1, 4, 4)),
                  *y = shoal_zeros(SHOAL_F32, SHOAL_SHAPE(1, 1, 4, 4));
+    MUST(shoal_tensor_size(shoal_max_pool2d(x, &two), 3) == 2);
+    MUST(shoal_tensor_size(shoal_avg_pool2d(x, fixed), 3) == 2);
+    MUST(shoal_tensor_size(shoal_max_pool2d(x, 2), 3) == 2); /* the new form */
+    MUST(shoal_tensor_size(shoal_avg_pool2d(x, two.size[0]), 3) == 2);
     MUST(shoal_tensor_dtype(shoal_to(x, SHOAL_I64)) == SHOAL_I64);
     MUST(shoal_tensor_to(x, SHOAL_CPU) == x);
     MUST(shoal_copy_later_(x, y) == SHOAL_EINVAL); /* neither is pinned */
