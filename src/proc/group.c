@@ -107,16 +107,10 @@ static shoal_err run_group(shoal_target target, int n, const shoal_value *args, 
 {
     group g = {.failed = NULL};
     sh_supervisor_rules rules = {.target = target, .options = *options, .args = args, .owner = &g, .ended = ended};
-    shoal_err err =
-        options->timeout < 0 ? sh_fail(SHOAL_EINVAL, "the timeout for %d ranks is negative", n) : check_limits(n);
-    if (err == SHOAL_OK) {
-        err = sh_supervisor_create(&rules, n, &g.ranks);
-    }
-    if (err != SHOAL_OK) {
-        return err;
-    }
+    SH_TRY(check_limits(n));
+    SH_TRY(sh_supervisor_create(&rules, n, &g.ranks));
     int64_t limit = sh_deadline(options->timeout > 0 ? options->timeout : SHOAL_FOREVER);
-    err = start_all(&g, n);
+    shoal_err err = start_all(&g, n);
     if (err == SHOAL_OK) {
         err = wait_all(&g, n, limit);
     }
@@ -137,7 +131,11 @@ shoal_err shoal_spawn_with(shoal_target target, int n, shoal_value *args, const 
     }
     SH_NEED_OR_CONSUME(target, args);
     SH_NEED(args);
-    shoal_err err = n < 0 ? sh_fail(SHOAL_EINVAL, "%d processes", n) : sh_value_check_free(args);
+    shoal_err err = n < 0 ? sh_fail(SHOAL_EINVAL, "%d processes", n)
+                          : sh_process_check_options("shoal_spawn_with", options, SH_OPTIONS_OF_SPAWN);
+    if (err == SHOAL_OK) {
+        err = sh_value_check_free(args);
+    }
     if (err == SHOAL_OK && n > 0) {
         err = run_group(target, n, args, options != NULL ? options : &none, results);
     }
