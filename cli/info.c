@@ -12,7 +12,7 @@
 
 static const char help[] = "usage: shoal info [--json]\n"
                            "Prints the version, the processor and its features, the limits for worlds on\n"
-                           "this machine, and its CUDA GPUs.\n\n"
+                           "this machine, and its NVIDIA GPUs.\n\n"
                            "options:\n"
                            "  --json      print one JSON object\n"
                            "  -h, --help  print this help and exit\n"
@@ -30,57 +30,73 @@ typedef struct world_look {
 } world_look;
 
 /* The GPUs that this process sees, or the error why it sees none. Opens no GPU. */
-typedef struct cards_look {
+typedef struct gpus_look {
     shoal_err err;
     char text[300];
     int count;
-    shoal_cuda_info *cards; /* NULL: none was read; freed by run */
-} cards_look;
+    shoal_cuda_info *list; /* NULL: none was read; freed by run */
+} gpus_look;
 
-static void look_at_cards(cards_look *c)
+static void look_at_gpus(gpus_look *c)
 {
-    *c = (cards_look){0};
+    *c = (gpus_look){0};
     c->err = shoal_cuda_count(&c->count);
-    c->cards = calloc((size_t)c->count, sizeof *c->cards);
-    if (c->err == SHOAL_OK && c->cards == NULL) {
+    c->list = calloc((size_t)c->count, sizeof *c->list);
+    if (c->err == SHOAL_OK && c->list == NULL) {
         c->err = shoal_fail(SHOAL_ENOMEM, "no memory for %d GPUs", c->count);
     }
     for (int i = 0; c->err == SHOAL_OK && i < c->count; i++) {
-        c->err = shoal_cuda_info_get(i, &c->cards[i]);
+        c->err = shoal_cuda_info_get(i, &c->list[i]);
     }
     if (c->err != SHOAL_OK) {
         snprintf(c->text, sizeof c->text, "%s", shoal_last_error_text());
     }
 }
 
-static void print_cards(FILE *file, const cards_look *c, bool mps)
+static void print_gpus(FILE *file, const gpus_look *c, bool mps)
 {
     char a[CLI_SIZE_TEXT];
     if (c->err != SHOAL_OK) {
-        fprintf(file, "GPUs          none: %s\n", c->text);
+        fprintf(file, "GPUs           none: %s\n", c->text);
         return;
     }
     for (int i = 0; i < c->count; i++) {
-        const shoal_cuda_info *card = &c->cards[i];
-        fprintf(file, "GPU %-9d %s, %s, %s\n", i, card->name, cli_size(card->memory, a), card->uuid);
+        const shoal_cuda_info *gpu = &c->list[i];
+        fprintf(file, "GPU %-10d %s, %s, %s\n", i, gpu->name, cli_size(gpu->memory, a), gpu->uuid);
     }
-    fprintf(file, "driver         CUDA %d.%d; MPS %s\n", c->cards[0].driver / 1000, c->cards[0].driver % 1000 / 10,
+    fprintf(file, "driver         CUDA %d.%d; MPS %s\n", c->list[0].driver / 1000, c->list[0].driver % 1000 / 10,
             mps ? "is installed" : "is not installed: processes take turns on a GPU");
 }
 
-static void print_cards_json(FILE *file, const cards_look *c, bool mps)
+static void print_list_json(FILE *file, const gpus_look *c, const char *name)
 {
-    fputs(", \"cards\": [", file);
+    fprintf(file, ", \"%s\": [", name);
     for (int i = 0; c->err == SHOAL_OK && i < c->count; i++) {
         fprintf(file, "%s{\"name\": ", i > 0 ? ", " : "");
-        cli_json_string(file, c->cards[i].name);
-        fprintf(file, ", \"uuid\": \"%s\", \"memory\": %zu, \"driver\": \"%d.%d\"}", c->cards[i].uuid,
-                c->cards[i].memory, c->cards[i].driver / 1000, c->cards[i].driver % 1000 / 10);
+        cli_json_string(file, c->list[i].name);
+        fprintf(file, ", \"uuid\": \"%s\", \"memory\": %zu, \"driver\": \"%d.%d\"}", c->list[i].uuid, c->list[i].memory,
+                c->list[i].driver / 1000, c->list[i].driver % 1000 / 10);
     }
-    fprintf(file, "], \"mps\": %s", mps ? "true" : "false");
+    fputs("]", file);
+}
+
+static void print_error_json(FILE *file, const gpus_look *c, const char *name)
+{
+    fprintf(file, ", \"%s\": \"%s\", \"%s_text\": ", name, shoal_err_name(c->err), name);
+    cli_json_string(file, c->text);
+}
+
+static void print_gpus_json(FILE *file, const gpus_look *c, bool mps)
+{
+    print_list_json(file, c, "cuda_devices");
+    fprintf(file, ", \"mps\": %s", mps ? "true" : "false");
     if (c->err != SHOAL_OK) {
-        fprintf(file, ", \"cards_error\": \"%s\", \"cards_error_text\": ", shoal_err_name(c->err));
-        cli_json_string(file, c->text);
+        print_error_json(file, c, "cuda_error");
+    }
+    /* The names of 0.2. */
+    print_list_json(file, c, "cards");
+    if (c->err != SHOAL_OK) {
+        print_error_json(file, c, "cards_error");
     }
 }
 
@@ -89,7 +105,7 @@ static void look_at_world(world_look *w)
     w->err = shoal_world_info_get(&w->info);
 }
 
-static void print_text(FILE *file, const cli_machine *m, const world_look *w, const cards_look *c)
+static void print_text(FILE *file, const cli_machine *m, const world_look *w, const gpus_look *c)
 {
     char a[CLI_SIZE_TEXT], b[CLI_SIZE_TEXT];
     fprintf(file, "version        %s\n", SHOAL_VERSION);
@@ -120,7 +136,7 @@ static void print_text(FILE *file, const cli_machine *m, const world_look *w, co
     }
     fprintf(file, "world limits   %d processes, %d spans, %s per block\n", PROCESSES_MAX, SPANS_MAX,
             cli_size(BLOCK_MAX, a));
-    print_cards(file, c, m->mps);
+    print_gpus(file, c, m->mps);
 }
 
 static void print_number(FILE *file, const char *key, uint64_t n)
@@ -143,7 +159,7 @@ static void print_features(FILE *file, const char *features)
     fputc(']', file);
 }
 
-static void print_json(FILE *file, const cli_machine *m, const world_look *w, const cards_look *c)
+static void print_json(FILE *file, const cli_machine *m, const world_look *w, const gpus_look *c)
 {
     fprintf(file, "{\"version\": \"%s\", \"processor\": ", SHOAL_VERSION);
     cli_json_string(file, m->processor);
@@ -170,7 +186,7 @@ static void print_json(FILE *file, const cli_machine *m, const world_look *w, co
         cli_json_string(file, shoal_last_error_text());
     }
     fputs("}", file);
-    print_cards_json(file, c, m->mps);
+    print_gpus_json(file, c, m->mps);
     fputs("}\n", file);
 }
 
@@ -181,7 +197,7 @@ static cli_exit run(int argc, char **argv)
     cli_output output;
     cli_machine machine;
     world_look world;
-    cards_look cards;
+    gpus_look gpus;
     if (!cli_options_read(&cli_info, argc, argv, &options, &status)) {
         return status;
     }
@@ -192,10 +208,10 @@ static cli_exit run(int argc, char **argv)
         return CLI_FAILED;
     }
     cli_machine_read(&machine);
-    look_at_cards(&cards);
+    look_at_gpus(&gpus);
     look_at_world(&world);
-    (options.json ? print_json : print_text)(output.file, &machine, &world, &cards);
-    free(cards.cards);
+    (options.json ? print_json : print_text)(output.file, &machine, &world, &gpus);
+    free(gpus.list);
     return cli_output_end(&output);
 }
 

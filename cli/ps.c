@@ -1,4 +1,4 @@
-/* shoal ps: lists the processes of all worlds of this user, or their shared tensors of GPUs. */
+/* shoal ps: lists the processes of all worlds of this user, or their shared GPU tensors. */
 #include "cli/cli.h"
 
 #include <shoal/share.h>
@@ -19,12 +19,12 @@ static const char help[] = "usage: shoal ps [--tensors] [--json]\n"
                            "  STATE       running, waiting, reserved (starting) or dead (not cleaned up yet)\n"
                            "  REFS        the number of blocks that it holds\n"
                            "  CACHED      the number of free blocks that it keeps for itself\n"
-                           "  CARD        the GPU memory that its tensors use, with what it has lent\n"
+                           "  GPU         the GPU memory that its tensors use, with what it has lent\n"
                            "  HELD        the GPU memory that it has from the driver\n"
                            "  NAME        the name that it was started with\n"
                            "  DOING       its current operation, or what it waits for\n\n"
                            "columns of --tensors:\n"
-                           "  CARD        the GPU, by its UUID\n"
+                           "  GPU         the GPU, by its UUID\n"
                            "  TENSOR      the tensor's number in its world\n"
                            "  DTYPE, SHAPE, SIZE\n"
                            "              its type and shape, and the size of its storage; several\n"
@@ -124,12 +124,12 @@ static void print_table(const listing *l, FILE *file)
 
 /* ---- processes ---- */
 
-enum { WORLD, USED, LIMIT, RECOVERED, PID, SLOT, STATE, REFS, CACHED, CARD, HELD, NAME, DOING, COLUMNS };
+enum { WORLD, USED, LIMIT, RECOVERED, PID, SLOT, STATE, REFS, CACHED, GPU, HELD, NAME, DOING, COLUMNS };
 
 static const column process_columns[COLUMNS] = {
     [WORLD] = {"WORLD", false},  [USED] = {"USED", true}, [LIMIT] = {"LIMIT", true},  [RECOVERED] = {"RECOVERED", true},
     [PID] = {"PID", true},       [SLOT] = {"SLOT", true}, [STATE] = {"STATE", false}, [REFS] = {"REFS", true},
-    [CACHED] = {"CACHED", true}, [CARD] = {"CARD", true}, [HELD] = {"HELD", true},    [NAME] = {"NAME", false},
+    [CACHED] = {"CACHED", true}, [GPU] = {"GPU", true},   [HELD] = {"HELD", true},    [NAME] = {"NAME", false},
     [DOING] = {"DOING", false},
 };
 
@@ -146,7 +146,9 @@ static void print_process(const shoal_ps_entry *e, FILE *file)
     fputs(", \"doing\": ", file);
     cli_json_string(file, e->doing);
     fprintf(file, ", \"references\": %" PRIu64 ", \"cached\": %" PRIu64, e->references, e->cached);
-    fprintf(file, ", \"cuda_used\": %" PRIu64 ", \"cuda_held\": %" PRIu64 "}\n", e->cuda_used, e->cuda_held);
+    fprintf(file, ", \"cuda_used\": %" PRIu64 ", \"cuda_held\": %" PRIu64, e->cuda_used, e->cuda_held);
+    fprintf(file, ", \"card_used\": %" PRIu64, e->cuda_used);       /* the name in 0.2 */
+    fprintf(file, ", \"card_held\": %" PRIu64 "}\n", e->cuda_held); /* the name in 0.2 */
 }
 
 static bool add_process(const shoal_ps_entry *e, void *context)
@@ -165,7 +167,7 @@ static bool add_process(const shoal_ps_entry *e, void *context)
                                           [STATE] = cell(e->state),
                                           [REFS] = number(e->references),
                                           [CACHED] = number(e->cached),
-                                          [CARD] = e->cuda_held > 0 ? size(e->cuda_used) : cell("-"),
+                                          [GPU] = e->cuda_held > 0 ? size(e->cuda_used) : cell("-"),
                                           [HELD] = e->cuda_held > 0 ? size(e->cuda_held) : cell("-"),
                                           [NAME] = cell(e->name),
                                           [DOING] = cell(e->doing)});
@@ -173,10 +175,10 @@ static bool add_process(const shoal_ps_entry *e, void *context)
 
 /* ---- tensors ---- */
 
-enum { T_WORLD, T_CARD, T_TENSOR, T_DTYPE, T_SHAPE, T_SIZE, T_PID, T_SLOT, T_NAME, T_COLUMNS };
+enum { T_WORLD, T_GPU, T_TENSOR, T_DTYPE, T_SHAPE, T_SIZE, T_PID, T_SLOT, T_NAME, T_COLUMNS };
 
 static const column tensor_columns[T_COLUMNS] = {
-    [T_WORLD] = {"WORLD", false}, [T_CARD] = {"CARD", false},  [T_TENSOR] = {"TENSOR", true},
+    [T_WORLD] = {"WORLD", false}, [T_GPU] = {"GPU", false},    [T_TENSOR] = {"TENSOR", true},
     [T_DTYPE] = {"DTYPE", false}, [T_SHAPE] = {"SHAPE", true}, [T_SIZE] = {"SIZE", true},
     [T_PID] = {"PID", true},      [T_SLOT] = {"SLOT", true},   [T_NAME] = {"NAME", false},
 };
@@ -199,8 +201,9 @@ static void print_tensor(const listing *l, const shoal_cuda_tensor *t, FILE *fil
     char shape[SHAPE_TEXT];
     fputs("{\"world\": ", file);
     cli_json_string(file, l->world);
-    fprintf(file, ", \"card\": \"%s\", \"tensor\": %" PRIu64 ", \"dtype\": \"%s\", \"shape\": %s", t->card, t->id,
-            shoal_dtype_name(t->dtype), shape_text(t, true, shape));
+    fprintf(file, ", \"uuid\": \"%s\", \"card\": \"%s\"", t->uuid, t->uuid); /* the second is its name in 0.2 */
+    fprintf(file, ", \"tensor\": %" PRIu64 ", \"dtype\": \"%s\", \"shape\": %s", t->id, shoal_dtype_name(t->dtype),
+            shape_text(t, true, shape));
     fprintf(file, ", \"size\": %" PRIu64, t->size);
     if (t->pid != 0) {
         fprintf(file, ", \"pid\": %" PRId32 ", \"slot\": %" PRIu32 ", \"name\": ", t->pid, t->slot);
@@ -219,7 +222,7 @@ static bool add_tensor(const shoal_cuda_tensor *t, void *context)
     }
     bool held = t->pid != 0;
     return add_cells(l, (char *[T_COLUMNS]){[T_WORLD] = cell(l->world),
-                                            [T_CARD] = cell(t->card),
+                                            [T_GPU] = cell(t->uuid),
                                             [T_TENSOR] = number(t->id),
                                             [T_DTYPE] = cell(shoal_dtype_name(t->dtype)),
                                             [T_SHAPE] = cell(shape_text(t, false, shape)),

@@ -205,8 +205,9 @@ bool cli_option_is_setting(const cli_table *table, size_t option, unsigned of)
 const cli_option *cli_table_find(const cli_table *table, const char *name)
 {
     for (size_t i = 0; i < table->count; i++) {
-        if (strcmp(table->options[i].name, name) == 0) {
-            return &table->options[i];
+        const cli_option *o = &table->options[i];
+        if (strcmp(o->name, name) == 0 || (o->old != NULL && strcmp(o->old, name) == 0)) {
+            return o;
         }
     }
     return NULL;
@@ -284,6 +285,9 @@ static void list_options(const cli_table *table, long_options *out)
         const cli_option *o = &table->options[i];
         bool flag = o->kind == CLI_FLAG;
         out->list[at++] = (struct option){o->name, flag ? no_argument : required_argument, NULL, OPTION + (int)i};
+        if (o->old != NULL && !flag) {
+            out->list[at++] = (struct option){o->old, required_argument, NULL, OPTION + (int)i};
+        }
         if (flag && !o->here_only) {
             snprintf(out->no[i], NAME_MOST, "no-%s", o->name);
             out->list[at++] = (struct option){out->no[i], no_argument, NULL, NO_OPTION + (int)i};

@@ -33,6 +33,7 @@ typedef enum cli_type { CLI_INT, CLI_INT64, CLI_UINT64, CLI_DOUBLE, CLI_BOOL, CL
 
 typedef struct cli_option {
     const char *name;  /* without the dashes */
+    const char *old;   /* its name in version 0.2, which is understood everywhere and shown nowhere; NULL: the same */
     const char *value; /* its name in the help: "N"; NULL: a flag */
     const char *help;  /* one or two lines: a noun phrase for a value, an imperative for an action */
     cli_kind kind;

@@ -195,7 +195,8 @@ static const cli_option options[] = {
          "whether workers with --device cuda share the GPU through NVIDIA's MPS (auto: if it is installed); without "
          "MPS they take turns", ),
     WHOLE(PROCESSES, "cuda-share", "N", 1, 100, job.cuda_share,
-          "percent of the GPU that each worker may use; needs --device cuda and MPS (default: all of it)", ),
+          "percent of the GPU that each worker may use; needs --device cuda and MPS (default: all of it)",
+          .old = "card-share"), /* the option's name in 0.2 */
     FLAG(PROCESSES, "tf32", job.tf32,
          "with --device cuda, round the factors of products to TF32, about 3 digits: faster. Affects only the model "
          "fedavg-cnn", ),

@@ -14,7 +14,7 @@ function(shoal_flags target)
         set_target_properties(${target} PROPERTIES C_VISIBILITY_PRESET default)
         target_compile_options(${target} PRIVATE -fno-semantic-interposition)
     endif()
-    target_compile_definitions(${target} PRIVATE _GNU_SOURCE $<$<BOOL:${SHOAL_DEATH_POINTS}>:SHOAL_DEATH_POINTS>)
+    target_compile_definitions(${target} PRIVATE _GNU_SOURCE SHOAL_NO_OLD_NAMES $<$<BOOL:${SHOAL_DEATH_POINTS}>:SHOAL_DEATH_POINTS>)
     target_compile_options(${target} PRIVATE
         -Wall -Wextra -Wshadow -Wpointer-arith -Wstrict-prototypes -Wmissing-prototypes -Wvla
         $<$<BOOL:${SHOAL_WERROR}>:-Werror>

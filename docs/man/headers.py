@@ -113,6 +113,10 @@ def read_members(body, separator):
         else:
             raise BadHeader(f"a member without an end: {rest.strip()[:60]}")
         text = squeeze(COMMENT.sub("", rest[:end]))
+        union = re.fullmatch(r"union \{ (.*?); .*\}", text)  # a member, and its name in version 0.2
+        if union:
+            above = one_line(COMMENT.search(rest).group())
+            text = union.group(1)
         rest = rest[end + 1:]
         beside = re.match(r"[ \t]*(/\*.*?\*/)", rest, re.DOTALL)
         if beside:

@@ -46,7 +46,7 @@ TOPICS = {
     "shoal_block": ["block", "handle"],
     "shoal_value": ["value"],
 }
-NO_PAGE = {"cxx"}  # what only C++ sees
+NO_PAGE = {"cxx", "compat"}  # what only C++ sees, and old names
 
 
 # ---- text ----

@@ -55,8 +55,9 @@ SHOAL_MUST_USE shoal_err shoal_child_begin(int *out_rank, const shoal_value **ou
 /* Reports the result of this process to its parent, at its end. It is for programs that shoal_process_start_program
  * started and for children of shoal_fork. err is what a target would return; if it is the code of the last error, the
  * text of shoal_last_error_text is reported too. The process must then exit with status 0 if err is SHOAL_OK, and 1
- * otherwise; it may leave the world first. Then the parent sees SHOAL_PROCESS_RETURNED or SHOAL_PROCESS_FAILED. A process that ends
- * without this call is SHOAL_PROCESS_EXITED or SHOAL_PROCESS_KILLED. Does not block. Errors: SHOAL_ESTATE in any other process. */
+ * otherwise; it may leave the world first. Then the parent sees SHOAL_PROCESS_RETURNED or SHOAL_PROCESS_FAILED. A
+ * process that ends without this call is SHOAL_PROCESS_EXITED or SHOAL_PROCESS_KILLED. Does not block. Errors:
+ * SHOAL_ESTATE in any other process. */
 SHOAL_MUST_USE shoal_err shoal_child_end(shoal_err err);
 
 /* Options of shoal_fork and shoal_fork_server_begin. Zero is the default of each. */

@@ -1,8 +1,8 @@
 /* Devices: where the elements of a tensor are, the GPU of this process, and captures of its work.
  *
  * A process uses one CUDA GPU: the first one that it sees, or the one whose number is in the environment variable
- * SHOAL_CUDA_DEVICE. The first call that needs the GPU opens it. This takes up to half a second. Ops on GPU tensors return
- * before the GPU has done the work. The GPU does the work of all threads in the order of the calls, in one CUDA
+ * SHOAL_CUDA_DEVICE. The first call that needs the GPU opens it. This takes up to half a second. Ops on GPU tensors
+ * return before the GPU has done the work. The GPU does the work of all threads in the order of the calls, in one CUDA
  * stream. Calls that read elements wait for the GPU. The library keeps freed GPU memory for later tensors, so a loop
  * calls the driver for memory only in its first few rounds. If another process of the world needs this memory, a thread
  * of the library gives it back to the driver.
@@ -67,8 +67,8 @@ SHOAL_MUST_USE shoal_err shoal_cuda_count(int *out_count);
 SHOAL_MUST_USE shoal_err shoal_cuda_info_get(int index, shoal_cuda_info *out_info);
 
 /* Returns how much memory of this process's GPU is in use. Opens the GPU. Takes about a millisecond. Thread-safe.
- * Errors: those of shoal_cuda_count; SHOAL_EINVAL if SHOAL_CUDA_DEVICE is not a number, SHOAL_ENOENT if there is no such GPU;
- * SHOAL_ENOMEM; SHOAL_ELIMIT if MPS accepts no more processes; SHOAL_ECUDA. */
+ * Errors: those of shoal_cuda_count; SHOAL_EINVAL if SHOAL_CUDA_DEVICE is not a number, SHOAL_ENOENT if there is no
+ * such GPU; SHOAL_ENOMEM; SHOAL_ELIMIT if MPS accepts no more processes; SHOAL_ECUDA. */
 SHOAL_MUST_USE shoal_err shoal_cuda_memory_get(shoal_cuda_memory *out_memory);
 
 /* Waits until the GPU has done all work of this process, from all its threads. Does nothing if the process has not

@@ -12,6 +12,8 @@
 #ifndef SHOAL_ERROR_H
 #define SHOAL_ERROR_H
 
+#include <shoal/compat.h>
+
 #ifdef __cplusplus
 extern "C" {
 #endif

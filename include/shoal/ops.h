@@ -16,8 +16,8 @@
  * their gradients would lack the change. So to fill a buffer row by row with gradients, use shoal_cat or shoal_stack.
  *
  * Numbers. Integers wrap around. A number given as a double to a tensor of integers must be whole and in the dtype's
- * range (else SHOAL_ETYPE: convert the tensor with shoal_to_dtype first); add_scalar and mul_scalar on u8 accept -255 to
- * 255. For the same reason a float tensor without dims cannot be combined with an integer tensor. Every bool byte
+ * range (else SHOAL_ETYPE: convert the tensor with shoal_to_dtype first); add_scalar and mul_scalar on u8 accept -255
+ * to 255. For the same reason a float tensor without dims cannot be combined with an integer tensor. Every bool byte
  * other than 0 is true.
  *
  * NaN, infinities and overflow behave as in PyTorch on a CPU, in gradients too, except:
@@ -130,13 +130,13 @@ shoal_tensor *shoal_relu_(shoal_tensor *a);                                     
  * SHOAL_ESTATE if one needs a gradient; SHOAL_ECUDA; SHOAL_EFORK. */
 SHOAL_MUST_USE shoal_err shoal_tensor_copy_async(shoal_tensor *a, shoal_tensor *from);
 
-/* Copy a tensor. shoal_clone always copies; shoal_contiguous if the tensor is not contiguous, shoal_to_dtype if the dtype
- * differs, shoal_to_device if the device differs. Otherwise they return the same tensor, with the owner that it has.
- * A copy belongs to the scope and carries gradients, even to another device; NULL on failure.
+/* Copy a tensor. shoal_clone always copies; shoal_contiguous if the tensor is not contiguous, shoal_to_dtype if the
+ * dtype differs, shoal_to_device if the device differs. Otherwise they return the same tensor, with the owner that it
+ * has. A copy belongs to the scope and carries gradients, even to another device; NULL on failure.
  *
- * How shoal_to_dtype and shoal_copy_ convert: a float becomes an i64 or i32 towards zero; beyond the range it becomes the end
- * of the range, and NaN becomes 0. To u8 the low 8 bits of that i64 are taken. An integer becomes a smaller one by its
- * low bits. A number becomes a float by rounding to nearest, ties to even. All but 0 is true as a bool, NaN too.
+ * How shoal_to_dtype and shoal_copy_ convert: a float becomes an i64 or i32 towards zero; beyond the range it becomes
+ * the end of the range, and NaN becomes 0. To u8 the low 8 bits of that i64 are taken. An integer becomes a smaller one
+ * by its low bits. A number becomes a float by rounding to nearest, ties to even. All but 0 is true as a bool, NaN too.
  *
  * shoal_to_device blocks until the elements are copied; shoal_copy_ does if the tensors are on different devices.
  * Errors: SHOAL_EINVAL if there is no such dtype or device; SHOAL_ENOMEM; for a GPU those of shoal_empty_on. */
@@ -145,12 +145,12 @@ shoal_tensor *shoal_contiguous(shoal_tensor *a);
 shoal_tensor *shoal_to_dtype(shoal_tensor *a, shoal_dtype dtype);
 shoal_tensor *shoal_to_device(shoal_tensor *a, shoal_device device);
 
-/* Reduce a tensor over one dim, or over all dims with SHOAL_ALL_DIMS. If keep is true, the dim stays, with size 1. A dim may
- * count from the end. The results of argmax and argmin are i64 indices: of the first one, if several elements are the
- * largest or smallest, and with SHOAL_ALL_DIMS counted in row-major order. NaN counts as both the largest and the smallest.
- * Sums of integers and bools are i64. max and min return only the values. mean needs floats. The result belongs to the
- * scope; NULL on failure. Errors: SHOAL_EINVAL if the dim does not exist or has no elements where one is needed;
- * SHOAL_ETYPE; SHOAL_ENOMEM. */
+/* Reduce a tensor over one dim, or over all dims with SHOAL_ALL_DIMS. If keep is true, the dim stays, with size 1. A
+ * dim may count from the end. The results of argmax and argmin are i64 indices: of the first one, if several elements
+ * are the largest or smallest, and with SHOAL_ALL_DIMS counted in row-major order. NaN counts as both the largest and
+ * the smallest. Sums of integers and bools are i64. max and min return only the values. mean needs floats. The result
+ * belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if the dim does not exist or has no elements where one is
+ * needed; SHOAL_ETYPE; SHOAL_ENOMEM. */
 #define SHOAL_ALL_DIMS INT32_MAX
 shoal_tensor *shoal_sum(shoal_tensor *a, int dim, bool keep);
 shoal_tensor *shoal_mean(shoal_tensor *a, int dim, bool keep);
@@ -218,10 +218,13 @@ typedef struct shoal_pool2d_options {
  * result belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if shapes or dtypes do not fit; SHOAL_ENOMEM. */
 shoal_tensor *shoal_conv2d(shoal_tensor *x, shoal_tensor *w, shoal_tensor *b, const shoal_conv2d_options *options);
 
-/* Reduce windows of x [N, C, H, W] to their maximum or their mean. options must not be NULL. The result belongs to
- * the scope; NULL on failure. Errors: SHOAL_EINVAL if shapes or dtypes do not fit; SHOAL_ENOMEM. */
-shoal_tensor *shoal_max_pool2d(shoal_tensor *x, const shoal_pool2d_options *options);
-shoal_tensor *shoal_avg_pool2d(shoal_tensor *x, const shoal_pool2d_options *options);
+/* Reduce windows of x [N, C, H, W] to their maximum or their mean. The windows are size elements high and wide, and
+ * lie side by side: shoal_max_pool2d(x, 2). The calls with options, which must not be NULL, can have other windows. The
+ * result belongs to the scope; NULL on failure. Errors: SHOAL_EINVAL if shapes or dtypes do not fit; SHOAL_ENOMEM. */
+shoal_tensor *shoal_max_pool2d(shoal_tensor *x, int64_t size);
+shoal_tensor *shoal_avg_pool2d(shoal_tensor *x, int64_t size);
+shoal_tensor *shoal_max_pool2d_with(shoal_tensor *x, const shoal_pool2d_options *options);
+shoal_tensor *shoal_avg_pool2d_with(shoal_tensor *x, const shoal_pool2d_options *options);
 
 /* Computes convolution, dropout, pooling and relu in one pass: relu(max_pool2d(dropout2d(conv2d(x, w, b), p), 2)),
  * with stride 1 and the given padding. With p = 0 there is no dropout. b may be NULL. Its backward visits only the
@@ -277,4 +280,8 @@ SHOAL_MUST_USE shoal_err shoal_lstm_cell(shoal_tensor *x, shoal_tensor *h, shoal
 #ifdef __cplusplus
 }
 #endif
+
+#define SHOAL_OPS_READ_H
+#include <shoal/compat.h>
+
 #endif

@@ -38,17 +38,19 @@ typedef enum shoal_start {
     SHOAL_START_FORKSERVER,
 } shoal_start;
 
-/* Options of shoal_process_start and shoal_spawn_with. Zero is the default of each. */
+/* Options of the calls that start processes: shoal_process_start, shoal_spawn_with, and in binding.h
+ * shoal_process_start_program and shoal_fork. Zero is the default of each. A call fails with SHOAL_EINVAL if an option
+ * is set that it does not have. */
 typedef struct shoal_process_options {
     shoal_start start;
     const char *name; /* for `shoal ps` and error texts; NULL: the name of the target */
-    int rank;         /* the target's rank */
+    int rank;         /* the target's rank; shoal_spawn_with ignores it */
     bool outlive;     /* keep running after the parent dies */
-    int64_t grace;    /* shoal_spawn_with: ns from SIGTERM to SIGKILL when ranks are ended; 0: 3 seconds */
-    int64_t timeout;  /* shoal_spawn_with: ns for all ranks together; 0: no limit */
+    int64_t grace;    /* shoal_spawn_with only: ns from SIGTERM to SIGKILL when ranks are ended; 0: 3 seconds */
+    int64_t timeout;  /* shoal_spawn_with only: ns for all ranks together; 0: no limit */
     int death_signal; /* what the child gets when the parent dies, perhaps more than once; 0: SIGKILL */
-    const int *fds;   /* shoal_process_start_program: what the program inherits, under the same numbers */
-    size_t fd_count;
+    const int *fds;   /* shoal_process_start_program only: what the program inherits, under the same numbers */
+    size_t fd_count;  /* of fds */
 } shoal_process_options;
 
 /* How a process ended. */

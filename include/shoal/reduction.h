@@ -2,6 +2,8 @@
 #ifndef SHOAL_REDUCTION_H
 #define SHOAL_REDUCTION_H
 
+#include <shoal/compat.h>
+
 /* How a loss combines the losses of the elements or samples: their mean, their sum, or not at all. */
 typedef enum shoal_reduction {
     SHOAL_REDUCTION_MEAN,

@@ -59,7 +59,10 @@ typedef struct shoal_cuda_tensor {
     int32_t pid;      /* of the process; 0: no process has the tensor, only a queue or another object */
     uint32_t slot;    /* of the process, as in shoal_ps_entry */
     const char *name; /* of the process, as given at its start; "" if there is none */
-    const char *card; /* the UUID, as nvidia-smi shows it */
+    union {
+        const char *uuid; /* of the GPU, as nvidia-smi shows it */
+        const char *card; /* its name in version 0.2 */
+    };
     shoal_dtype dtype;
     int ndim;
     const int64_t *shape;
@@ -73,7 +76,7 @@ typedef struct shoal_cuda_tensor {
 SHOAL_MUST_USE shoal_err shoal_cuda_tensors_list(bool (*each)(const shoal_cuda_tensor *tensor, void *context),
                                                  void *context);
 
-/* Lists the shared tensors of GPUs in a world of the same user, by the world's name, without joining it: for tools.
+/* Lists the shared GPU tensors of a world of the same user, by the world's name, without joining it: for tools.
  * Otherwise like shoal_cuda_tensors_list. Errors: SHOAL_ESTATE if the process is in a world; SHOAL_ENOENT; SHOAL_EPERM;
  * SHOAL_ELAYOUT; SHOAL_ECORRUPT; SHOAL_ENOMEM; SHOAL_EINVAL. */
 SHOAL_MUST_USE shoal_err shoal_cuda_tensors_list_of(const char *world,

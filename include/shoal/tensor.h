@@ -85,8 +85,8 @@ shoal_tensor *shoal_full_on(shoal_device device, shoal_dtype dtype, double value
 shoal_tensor *shoal_from_data_on(shoal_device device, shoal_dtype dtype, const void *data, int ndim,
                                  const int64_t *shape);
 
-/* Makes a tensor in pinned host memory, for copies to and from the GPU that do not block: shoal_tensor_copy_async. It is a
- * CPU tensor and can be used like any other. The elements are undefined. The caller owns it. Sharing moves it to
+/* Makes a tensor in pinned host memory, for copies to and from the GPU that do not block: shoal_tensor_copy_async. It
+ * is a CPU tensor and can be used like any other. The elements are undefined. The caller owns it. Sharing moves it to
  * ordinary memory. Opens the GPU. Errors: those of shoal_empty_on with a GPU. */
 shoal_tensor *shoal_empty_pinned(shoal_dtype dtype, int ndim, const int64_t *shape);
 

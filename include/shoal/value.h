@@ -66,8 +66,8 @@ typedef enum shoal_type {
     SHOAL_TYPE_FOREIGN, /* bytes that only a binding understands: see shoal_value_foreign */
 } shoal_type;
 
-/* Make a value from null, a bool or a number. The caller owns it. An integer up to INT64_MAX becomes SHOAL_TYPE_INT. Does
- * not block. Thread-safe. Errors: SHOAL_ENOMEM. */
+/* Make a value from null, a bool or a number. The caller owns it. An integer up to INT64_MAX becomes SHOAL_TYPE_INT.
+ * Does not block. Thread-safe. Errors: SHOAL_ENOMEM. */
 shoal_value *shoal_value_null(void);
 shoal_value *shoal_value_bool(bool b);
 shoal_value *shoal_value_int(int64_t i);
@@ -83,10 +83,10 @@ shoal_value *shoal_value_string(const char *text);
  * SHOAL_EINVAL if bytes is NULL and size is not 0; SHOAL_ENOMEM. */
 shoal_value *shoal_value_bytes(const void *bytes, size_t size);
 
-/* Makes a value of type SHOAL_TYPE_FOREIGN from a copy of bytes that only a binding understands, such as a pickled Python
- * object; tag identifies their format. The library carries them and does not look inside. The caller owns the value.
- * At most 4 GiB less 17 bytes can be sent. Does not block. Thread-safe. Errors: SHOAL_EINVAL if bytes is NULL and
- * size is not 0; SHOAL_ENOMEM. */
+/* Makes a value of type SHOAL_TYPE_FOREIGN from a copy of bytes that only a binding understands, such as a pickled
+ * Python object; tag identifies their format. The library carries them and does not look inside. The caller owns the
+ * value. At most 4 GiB less 17 bytes can be sent. Does not block. Thread-safe. Errors: SHOAL_EINVAL if bytes is NULL
+ * and size is not 0; SHOAL_ENOMEM. */
 shoal_value *shoal_value_foreign(uint32_t tag, const void *bytes, size_t size);
 
 /* Make a value from a shared object, and retain the object. The caller owns the value. NULL gives NULL and does not

@@ -2,7 +2,7 @@
 #ifndef SHOAL_VERSION_H
 #define SHOAL_VERSION_H
 
-#define SHOAL_VERSION "0.2.0"
+#define SHOAL_VERSION "0.3.0"
 
 #ifdef __cplusplus
 extern "C" {

@@ -69,7 +69,7 @@ static int read_stream(PyObject *stream, ext_destination *to)
         return -1;
     }
     if (number == 0 || number < -1) {
-        PyErr_Format(PyExc_ValueError, "stream %lld is not one of a GPU: use 1 for the default stream", number);
+        PyErr_Format(PyExc_ValueError, "stream %lld is not a CUDA stream: use 1 for the default stream", number);
         return -1;
     }
     to->has_stream = number != -1;

@@ -15,6 +15,8 @@ import importlib
 
 from shoal._shoal import Closed, Error, Tensor, __version__, cuda_memory, empty_cache, synchronize
 
+card_memory = cuda_memory  # its name in 0.2
+
 TYPE_CHECKING = False  # importing typing would slow the start of every child
 if TYPE_CHECKING:
     import typing

@@ -122,6 +122,7 @@ def train(
     tf32: bool | None = None,
     config: Path | None = None,
     progress: Callable[[Event], object] | None = None,
+    card_share: int | None = None,  # the name of cuda_share in 0.2
     **unknown: typing.Never,
 ) -> Training:
     """Trains a model with several processes, and returns the summary and the curves.

@@ -7,7 +7,7 @@ shoal_process_start_program, and the script reads its arguments with arguments()
 The headers are in a clone of Shoal. A C program is compiled against the library of that clone, or that of a pip install:
 
     cc -I CLONE/include program.c -L CLONE/build/lib -lshoal -Wl,-rpath,CLONE/build/lib
-    cc -I CLONE/include program.c SITE_PACKAGES/shoal/libshoal.so.0.2 -Wl,-rpath,SITE_PACKAGES/shoal
+    cc -I CLONE/include program.c SITE_PACKAGES/shoal/libshoal.so.0.3 -Wl,-rpath,SITE_PACKAGES/shoal
 """
 import os
 import signal

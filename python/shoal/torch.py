@@ -217,7 +217,7 @@ def _finish_cuda_work() -> None:
 
 def _card() -> int:
     """The number of the GPU that Shoal uses. The library refuses what is no number."""
-    number = os.environ.get("SHOAL_CUDA_DEVICE", "")
+    number = os.environ.get("SHOAL_CUDA_DEVICE", os.environ.get("SHOAL_CARD", ""))  # its name in 0.2
     return int(number) if number.isdecimal() else 0
 
 

@@ -1,5 +1,5 @@
 """Tensors of a GPU without one: over the stub driver, whose GPU memory is host memory. torch here knows no CUDA, but the glue makes CUDA
-tensors of GPU memory, without kernels; so what travels, identity and makers that die are tested here, and the rest by
+GPU tensors, without kernels; so what travels, identity and makers that die are tested here, and the rest by
 cuda_torch_test.py on a GPU."""
 import ctypes
 import os

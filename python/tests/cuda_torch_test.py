@@ -555,7 +555,7 @@ class Torch(Case):
         queues[0].put(x)
         queues[2].put(x)
         self.assertEqual(queues[1].get(timeout=LONG), ("cuda:0", 5))
-        self.assertRegex(queues[3].get(timeout=LONG), "card")
+        self.assertRegex(queues[3].get(timeout=LONG), "GPU")
         for process in processes:
             process.join(LONG)
             process.close()

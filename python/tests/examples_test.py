@@ -40,13 +40,13 @@ class Examples(unittest.TestCase):
         compile(changed, "hogwild.py", "exec")
 
     @needs_torch
-    def test_hogwild_card(self):
+    def test_hogwild_cuda(self):
         if has_card():
             self.assertGreater(float(re.fullmatch(r"4 processes: (\d+\.\d) % of the test images are right\n",
-                                                  run("hogwild_card.py"))[1]), 85)
+                                                  run("hogwild_cuda.py"))[1]), 85)
         else:
             with self.assertRaisesRegex(AssertionError, "ended with 1: this example needs a CUDA GPU"):
-                run("hogwild_card.py")
+                run("hogwild_cuda.py")
 
     @needs_torch
     def test_synchronous(self):

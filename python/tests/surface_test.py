@@ -7,6 +7,7 @@ import threading
 import types
 import unittest
 
+import shoal
 import shoal.multiprocessing as mp
 import shoal.multiprocessing.pool as mpp
 from support import for_each_method, OneMethod
@@ -76,6 +77,9 @@ class Names(unittest.TestCase):
                 with self.subTest(function=function, parameter=parameter.name):
                     self.assertIn(parameter.name, known)
                     self.assertEqual(known[parameter.name].default, parameter.default)
+
+    def test_names_of_0_2_are_here(self):
+        self.assertIs(shoal.card_memory, shoal.cuda_memory)  # its name in 0.2
 
     def test_y15_a_thread_has_a_name(self):
         def work():

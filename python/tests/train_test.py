@@ -65,7 +65,7 @@ class Train(unittest.TestCase):
         options = set(re.findall(r"^  (?:-h, )?--([a-z0-9-]+)", text, re.MULTILINE))
         self.assertGreater(len(options), 30)
         ours = {name.replace("_", "-") for name in inspect.signature(shoal.train).parameters}
-        self.assertEqual(options - {"help", "version", "quiet", "print-config"}, ours - {"progress", "unknown"})
+        self.assertEqual(options - {"help", "version", "quiet", "print-config"}, ours - {"progress", "unknown", "card-share"})  # a name of 0.2
 
     def test_flags(self):
         self.assertEqual(list(_train._arguments({"allow_nan": True, "shard": False, "overwrite": False, "lr": 0.5,
@@ -88,6 +88,8 @@ class Train(unittest.TestCase):
         with (mock.patch.dict(os.environ, PATH=self.folder, CUDA_MPS_PIPE_DIRECTORY=self.folder),
               self.assertRaisesRegex(ValueError, "a worker's share of the GPU needs MPS, but .* is not installed")):
             shoal.train(device="cuda", cuda_share=50)
+        with self.assertRaisesRegex(ValueError, "^--cuda-share needs --device cuda"):
+            shoal.train(card_share=50)  # the name in 0.2
         with self.assertRaisesRegex(ValueError, "save=FILE"):
             shoal.train(**SMALL, epochs=1).weights
 

@@ -264,6 +264,8 @@ void check_card(c10::Device device, int used)
 int card_to_use()
 {
     const char *number = std::getenv("SHOAL_CUDA_DEVICE");
+    if (!number)
+        number = std::getenv("SHOAL_CARD"); /* its name in 0.2 */
     return number ? std::atoi(number) : 0;
 }
 

@@ -1,4 +1,4 @@
-/* What the two kinds of memory of the torch glue share: blocks of the heap (glue.cpp) and memory of a GPU (card.h). */
+/* What the two kinds of memory of the torch glue share: blocks of the heap (glue.cpp) and GPU memory (card.h). */
 #ifndef SHOAL_TORCH_MEMORY_H
 #define SHOAL_TORCH_MEMORY_H
 

@@ -162,10 +162,10 @@ static shoal_tensor *run_lstm_c(shoal_tensor **in)
     X(conv2d_pool_relu, shoal_conv2d_pool_relu(x, y, z, 0, 0), "d:NChw", "n:DC23", "n:D") \
     X(conv2d_pool_relu, shoal_conv2d_pool_relu(x, y, z, 1, 0.5), "d:NChw", "n:4C33", "n:4") \
     X(conv2d_pool_relu, shoal_conv2d_pool_relu(x, y, NULL, 2, 0), "d:N188", "n:D155") \
-    X(max_pool2d, shoal_max_pool2d(x, &(shoal_pool2d_options){.size = {2, 2}}), "d:NChw") \
-    X(max_pool2d, shoal_max_pool2d(x, &(shoal_pool2d_options){{3, 2}, {2, 1}, {1, 1}}), "d:NChw") \
-    X(avg_pool2d, shoal_avg_pool2d(x, &(shoal_pool2d_options){.size = {2, 3}}), "n:NChw") \
-    X(avg_pool2d, shoal_avg_pool2d(x, &(shoal_pool2d_options){{3, 2}, {1, 2}, {1, 0}}), "n:NChw") \
+    X(max_pool2d, shoal_max_pool2d(x, 2), "d:NChw") \
+    X(max_pool2d, shoal_max_pool2d_with(x, &(shoal_pool2d_options){{3, 2}, {2, 1}, {1, 1}}), "d:NChw") \
+    X(avg_pool2d, shoal_avg_pool2d_with(x, &(shoal_pool2d_options){.size = {2, 3}}), "n:NChw") \
+    X(avg_pool2d, shoal_avg_pool2d_with(x, &(shoal_pool2d_options){{3, 2}, {1, 2}, {1, 0}}), "n:NChw") \
     X(softmax, shoal_softmax(x, 1), "n:ABC") \
     X(softmax, shoal_softmax(x, -1), "n:AB") \
     X(log_softmax, shoal_log_softmax(x, 0), "n:ABC") \

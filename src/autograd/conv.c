@@ -361,14 +361,26 @@ static shoal_tensor *run_pool(const sh_op *op, shoal_tensor *x, const shoal_pool
                   1);
 }
 
-shoal_tensor *shoal_max_pool2d(shoal_tensor *x, const shoal_pool2d_options *options)
+shoal_tensor *shoal_max_pool2d(shoal_tensor *x, int64_t size)
+{
+    SH_NEED_TENSOR_OR_NULL(x);
+    return run_pool(&sh_op_max_pool2d, x, &(shoal_pool2d_options){.size = {size, size}});
+}
+
+shoal_tensor *shoal_avg_pool2d(shoal_tensor *x, int64_t size)
+{
+    SH_NEED_TENSOR_OR_NULL(x);
+    return run_pool(&sh_op_avg_pool2d, x, &(shoal_pool2d_options){.size = {size, size}});
+}
+
+shoal_tensor *shoal_max_pool2d_with(shoal_tensor *x, const shoal_pool2d_options *options)
 {
     SH_NEED_TENSOR_OR_NULL(x);
     SH_GIVEN_OR_NULL(options);
     return run_pool(&sh_op_max_pool2d, x, options);
 }
 
-shoal_tensor *shoal_avg_pool2d(shoal_tensor *x, const shoal_pool2d_options *options)
+shoal_tensor *shoal_avg_pool2d_with(shoal_tensor *x, const shoal_pool2d_options *options)
 {
     SH_NEED_TENSOR_OR_NULL(x);
     SH_GIVEN_OR_NULL(options);

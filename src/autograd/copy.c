@@ -113,7 +113,7 @@ shoal_tensor *shoal_copy_(shoal_tensor *a, shoal_tensor *from)
     return sh_run_in_place(&sh_op_copy, &(sh_call){.in = {a, from}, .in_count = 2}, 2);
 }
 
-/* ---- copy_later_: no gradient ---- */
+/* ---- shoal_tensor_copy_async: no gradient ---- */
 
 shoal_err shoal_tensor_copy_async(shoal_tensor *a, shoal_tensor *from)
 {
@@ -124,16 +124,19 @@ shoal_err shoal_tensor_copy_async(shoal_tensor *a, shoal_tensor *from)
     bool pinned = from->storage->pinned_for == to || a->storage->pinned_for == here;
     sh_text own, other;
     if (!pinned || to->host_readable == here->host_readable) {
-        return sh_fail(SHOAL_EINVAL, "copy_later_: one tensor must be pinned (shoal_empty_pinned) and the other on its "
-                                     "GPU; use shoal_copy_");
+        return sh_fail(SHOAL_EINVAL,
+                       "shoal_tensor_copy_async: one tensor must be pinned (shoal_empty_pinned) and the other on its "
+                       "GPU; use shoal_copy_");
     }
     if (!a->contiguous || !from->contiguous || a->dtype != from->dtype || a->ndim != from->ndim ||
         memcmp(a->shape, from->shape, (size_t)a->ndim * sizeof a->shape[0]) != 0) {
-        return sh_fail(SHOAL_EINVAL, "copy_later_: %s and %s must be contiguous and have one dtype and shape",
+        return sh_fail(SHOAL_EINVAL,
+                       "shoal_tensor_copy_async: %s and %s must be contiguous and have one dtype and shape",
                        sh_tensor_text(&own, a), sh_tensor_text(&other, from));
     }
     if ((a->requires_grad || from->requires_grad) && shoal_grad_enabled()) {
-        return sh_fail(SHOAL_ESTATE, "copy_later_ records no gradient: detach the tensors first, or use shoal_copy_");
+        return sh_fail(SHOAL_ESTATE,
+                       "shoal_tensor_copy_async records no gradient: detach the tensors first, or use shoal_copy_");
     }
     sh_tensor_touch(a);
     size_t size = (size_t)a->count * shoal_dtype_size(a->dtype);

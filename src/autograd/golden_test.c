@@ -116,10 +116,10 @@ static shoal_tensor *lstm(shoal_tensor **in)
     X(conv2d, "conv2d", shoal_conv2d(x, y, z, NULL)) \
     X(conv2d, "conv2d.options", shoal_conv2d(x, y, z, &(shoal_conv2d_options){{2, 1}, {1, 2}, {1, 2}, 2})) \
     X(conv2d_pool_relu, "conv2d_pool_relu", shoal_conv2d_pool_relu(x, y, z, 1, 0)) \
-    X(max_pool2d, "max_pool2d", shoal_max_pool2d(x, &(shoal_pool2d_options){.size = {2, 2}})) \
-    X(max_pool2d, "max_pool2d.options", shoal_max_pool2d(x, &(shoal_pool2d_options){{3, 2}, {2, 1}, {1, 1}})) \
-    X(avg_pool2d, "avg_pool2d", shoal_avg_pool2d(x, &(shoal_pool2d_options){.size = {2, 2}})) \
-    X(avg_pool2d, "avg_pool2d.options", shoal_avg_pool2d(x, &(shoal_pool2d_options){{3, 2}, {2, 1}, {1, 1}})) \
+    X(max_pool2d, "max_pool2d", shoal_max_pool2d(x, 2)) \
+    X(max_pool2d, "max_pool2d.options", shoal_max_pool2d_with(x, &(shoal_pool2d_options){{3, 2}, {2, 1}, {1, 1}})) \
+    X(avg_pool2d, "avg_pool2d", shoal_avg_pool2d(x, 2)) \
+    X(avg_pool2d, "avg_pool2d.options", shoal_avg_pool2d_with(x, &(shoal_pool2d_options){{3, 2}, {2, 1}, {1, 1}})) \
     X(softmax, "softmax.1", shoal_softmax(x, 1)) \
     X(softmax, "softmax.0", shoal_softmax(x, 0)) \
     X(log_softmax, "log_softmax.1", shoal_log_softmax(x, 1)) \

@@ -338,8 +338,8 @@ START_TEST(nothing_in_a_batch)
     shoal_tensor *results[] = {
         shoal_conv2d(x, w, NULL, NULL),
         shoal_conv2d_pool_relu(x, w, NULL, 0, 0.5),
-        shoal_max_pool2d(shoal_conv2d(x, w, NULL, NULL), &(shoal_pool2d_options){.size = {2, 2}}),
-        shoal_avg_pool2d(shoal_conv2d(x, w, NULL, NULL), &(shoal_pool2d_options){.size = {2, 2}}),
+        shoal_max_pool2d(shoal_conv2d(x, w, NULL, NULL), 2),
+        shoal_avg_pool2d(shoal_conv2d(x, w, NULL, NULL), 2),
         shoal_softmax(row, 1),
         shoal_log_softmax(row, 0),
         shoal_dropout(row, 0.5),

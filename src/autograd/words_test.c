@@ -71,9 +71,11 @@ START_TEST(words)
             "larger than the padded image");
     REFUSED(shoal_conv2d_pool_relu(img, w, NULL, 0, 1.5), SHOAL_EINVAL, "p is 1.5");
     REFUSED(shoal_conv2d_pool_relu(img, w, NULL, -1, 0), SHOAL_EINVAL, "padding -1");
-    REFUSED(shoal_max_pool2d(img, &(shoal_pool2d_options){{6, 6}, {9, 9}, {0, 0}}), SHOAL_EINVAL, "size 6");
-    REFUSED(shoal_max_pool2d(img, &(shoal_pool2d_options){{2, 2}, {1, 1}, {2, 0}}), SHOAL_EINVAL, "padding 2");
-    REFUSED(shoal_avg_pool2d(img, NULL), SHOAL_EINVAL, "options is NULL");
+    REFUSED(shoal_max_pool2d_with(img, &(shoal_pool2d_options){{6, 6}, {9, 9}, {0, 0}}), SHOAL_EINVAL, "size 6");
+    REFUSED(shoal_max_pool2d_with(img, &(shoal_pool2d_options){{2, 2}, {1, 1}, {2, 0}}), SHOAL_EINVAL, "padding 2");
+    REFUSED(shoal_avg_pool2d_with(img, NULL), SHOAL_EINVAL, "options is NULL");
+    REFUSED(shoal_max_pool2d(img, 6), SHOAL_EINVAL, "size 6");
+    REFUSED(shoal_avg_pool2d(img, 0), SHOAL_EINVAL, "size 0");
     REFUSED(shoal_softmax(a, 5), SHOAL_EINVAL, "dim 5");
     REFUSED(shoal_log_softmax(i, 0), SHOAL_ETYPE, "i64");
     REFUSED(shoal_nll_loss(a, index), SHOAL_EINVAL, "7");

@@ -102,19 +102,22 @@ static shoal_err choose_card(sh_cuda_card *c)
 {
     int count = 0;
     SH_TRY(count_cards(&count));
-    const char *own = getenv("SHOAL_CUDA_DEVICE");
+    const char *name = "SHOAL_CUDA_DEVICE", *own = getenv(name);
+    if (own == NULL && getenv("SHOAL_CARD") != NULL) {
+        own = getenv(name = "SHOAL_CARD"); /* its name in 0.2 */
+    }
     char *end = NULL;
     long index = own && own[0] ? strtol(own, &end, 10) : 0;
     if (end && *end != 0) {
-        return sh_fail(SHOAL_EINVAL, "SHOAL_CUDA_DEVICE is \"%s\"; it must be the number of a GPU, from 0", own);
+        return sh_fail(SHOAL_EINVAL, "%s is \"%s\"; it must be the number of a GPU, from 0", name, own);
     }
     if (count == 0) {
         return sh_fail(SHOAL_ENOENT, "no CUDA GPU found: the driver (CUDA %d.%d) sees none", sh_cu.version / 1000,
                        sh_cu.version % 1000 / 10);
     }
     if (index < 0 || index >= count) {
-        return sh_fail(SHOAL_ENOENT, "SHOAL_CUDA_DEVICE is %ld, but this process sees %d GPU%s, numbered from 0", index,
-                       count, count == 1 ? "" : "s");
+        return sh_fail(SHOAL_ENOENT, "%s is %ld, but this process sees %d GPU%s, numbered from 0", name, index, count,
+                       count == 1 ? "" : "s");
     }
     c->index = (int)index;
     return SHOAL_OK;

@@ -20,9 +20,9 @@ typedef struct sh_cuda_card {
     uint64_t generation; /* sh_fork_generation of the process that opened it */
 } sh_cuda_card;
 
-/* Opens the card at the first call: the first visible one, or number SHOAL_CUDA_DEVICE. Returns NULL with the error set if
- * there is none. Later calls make the context current in the calling thread, and fail in a child of fork and after an
- * error that ended the context. Thread-safe. */
+/* Opens the card at the first call: the first visible one, or number SHOAL_CUDA_DEVICE. Returns NULL with the error set
+ * if there is none. Later calls make the context current in the calling thread, and fail in a child of fork and after
+ * an error that ended the context. Thread-safe. */
 sh_cuda_card *sh_cuda_get(void);
 
 /* Returns the card that was opened, without any check. */
@@ -40,12 +40,14 @@ bool sh_cuda_is_open(void);
 /* Writes a UUID as nvidia-smi shows it, and returns out. */
 const char *sh_cuda_uuid_text(const uint8_t uuid[SH_CUDA_UUID_SIZE], char out[48]);
 
-/* Counts the cards that this process sees; checks that sh_cuda_get would find one; describes card->index. Open no card. */
+/* Counts the cards that this process sees; checks that sh_cuda_get would find one; describes card->index. Open no
+ * card. */
 shoal_err sh_cuda_count(int *out_count);
 shoal_err sh_cuda_look(void);
 shoal_err sh_cuda_describe(sh_cuda_card *card);
 
-/* Loads libshoal_cuda, once, and checks that this build made it (cuda_library.c). Not thread-safe. Errors: SHOAL_ENOENT, SHOAL_ELAYOUT. */
+/* Loads libshoal_cuda, once, and checks that this build made it (cuda_library.c). Not thread-safe. Errors:
+ * SHOAL_ENOENT, SHOAL_ELAYOUT. */
 shoal_err sh_cuda_library_load(const sh_cuda_library **out_library);
 
 /* Scratch of the calling thread's exec. It stays for later kernels. give_back: frees it, unless the thread captures. */

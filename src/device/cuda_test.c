@@ -72,6 +72,10 @@ START_TEST(wrong_card)
     no_card(SHOAL_ENOENT, "SHOAL_CUDA_DEVICE is 1, but this process sees 1 GPU, numbered from 0");
     setenv("SHOAL_CUDA_DEVICE", "first", 1);
     no_card(SHOAL_EINVAL, "SHOAL_CUDA_DEVICE is \"first\"");
+    setenv("SHOAL_CARD", "2", 1); /* the name in 0.2, which the new one overrides */
+    no_card(SHOAL_EINVAL, "SHOAL_CUDA_DEVICE is \"first\"");
+    unsetenv("SHOAL_CUDA_DEVICE");
+    no_card(SHOAL_ENOENT, "SHOAL_CARD is 2, but this process sees 1 GPU"); /* the name in 0.2 */
     setenv("SHOAL_CUDA_DEVICE", "1", 1);
     setenv("SHOAL_STUB_CARDS", "2", 1);
     ck_assert_msg(sh_device_get(SHOAL_CUDA) != NULL, "%s", shoal_last_error_text());

@@ -23,8 +23,8 @@ typedef struct sh_softmax_shape {
 
 typedef struct sh_nll_args {
     sh_softmax_shape shape; /* n is the number of classes */
-    /* SHOAL_REDUCTION_NONE: one loss for each target, 0 if it is ignored. SHOAL_REDUCTION_MEAN: the sum divided by the total weight of the
-     * targets that are not ignored, NaN if all are. */
+    /* SHOAL_REDUCTION_NONE: one loss for each target, 0 if it is ignored. SHOAL_REDUCTION_MEAN: the sum divided by the
+     * total weight of the targets that are not ignored, NaN if all are. */
     shoal_reduction reduction;
     const int64_t *target; /* [outer, inner]; each is 0 to n - 1, or ignore_index */
     int64_t ignore_index;

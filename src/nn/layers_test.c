@@ -193,7 +193,7 @@ static void ck_same(shoal_tensor *found, shoal_tensor *wanted)
 START_TEST(layers_compute_their_ops)
 {
     const shoal_conv2d_options conv_options = {.stride = {2, 2}, .padding = {1, 1}};
-    const shoal_pool2d_options pool = {.size = {2, 2}}, wide = {.size = {3, 3}, .stride = {1, 1}};
+    const shoal_pool2d_options wide = {.size = {3, 3}, .stride = {1, 1}};
     shoal_module *linear = shoal_linear_create(6, 4, true), *conv = shoal_conv2d_create(2, 3, 3, 2, 1),
                  *norm = shoal_layer_norm_create(6), *embedding = shoal_embedding_create(5, 2);
     shoal_tensor *x = shoal_uniform_(shoal_empty(SHOAL_F32, SHOAL_SHAPE(2, 2, 6, 6)), -1, 1);
@@ -209,8 +209,8 @@ START_TEST(layers_compute_their_ops)
         shoal_module *module;
         shoal_tensor *wanted;
     } cases[] = {
-        {shoal_max_pool2d_create(2, 0), shoal_max_pool2d(x, &pool)},
-        {shoal_avg_pool2d_create(3, 1), shoal_avg_pool2d(x, &wide)},
+        {shoal_max_pool2d_create(2, 0), shoal_max_pool2d(x, 2)},
+        {shoal_avg_pool2d_create(3, 1), shoal_avg_pool2d_with(x, &wide)},
         {shoal_relu_create(), shoal_relu(x)},
         {shoal_tanh_create(), shoal_tanh(x)},
         {shoal_sigmoid_create(), shoal_sigmoid(x)},

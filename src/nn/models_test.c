@@ -115,11 +115,10 @@ START_TEST(evaluation_is_the_same_each_time_and_training_is_not)
     ck_assert(shoal_tensor_equal(y, shoal_module_forward(m, b.x)));
 
     /* The fused forward equals the network as PyTorch's example writes it. */
-    const shoal_pool2d_options pool = {.size = {2, 2}};
     shoal_tensor *z = shoal_module_forward(shoal_module_child(m, "conv1"), b.x);
-    z = shoal_relu(shoal_max_pool2d(z, &pool));
+    z = shoal_relu(shoal_max_pool2d(z, 2));
     z = shoal_module_forward(shoal_module_child(m, "conv2"), z);
-    z = shoal_relu(shoal_max_pool2d(shoal_module_forward(shoal_module_child(m, "conv2_drop"), z), &pool));
+    z = shoal_relu(shoal_max_pool2d(shoal_module_forward(shoal_module_child(m, "conv2_drop"), z), 2));
     z = shoal_relu(shoal_module_forward(shoal_module_child(m, "fc1"), shoal_reshape(z, SHOAL_SHAPE(-1, 320))));
     z = shoal_log_softmax(shoal_module_forward(shoal_module_child(m, "fc2"), z), 1);
     ck_assert_msg(z != NULL, "%s", shoal_last_error_text());

@@ -22,12 +22,12 @@ static shoal_err pool_init(shoal_module *self, const double *settings)
 
 static shoal_tensor *max_pool2d_forward(shoal_module *self, shoal_tensor *x)
 {
-    return shoal_max_pool2d(x, shoal_module_state(self));
+    return shoal_max_pool2d_with(x, shoal_module_state(self));
 }
 
 static shoal_tensor *avg_pool2d_forward(shoal_module *self, shoal_tensor *x)
 {
-    return shoal_avg_pool2d(x, shoal_module_state(self));
+    return shoal_avg_pool2d_with(x, shoal_module_state(self));
 }
 
 static void max_pool2d_describe(const shoal_module *self, char *buffer, size_t capacity)

@@ -107,9 +107,6 @@ static shoal_err run_group(shoal_target target, int n, const shoal_value *args, 
 {
     group g = {.failed = NULL};
     sh_supervisor_rules rules = {.target = target, .options = *options, .args = args, .owner = &g, .ended = ended};
-    if (options->timeout < 0 || options->grace < 0) {
-        return sh_fail(SHOAL_EINVAL, "the %s for %d ranks is negative", options->timeout < 0 ? "timeout" : "grace", n);
-    }
     SH_TRY(check_limits(n));
     SH_TRY(sh_supervisor_create(&rules, n, &g.ranks));
     int64_t limit = sh_deadline(options->timeout > 0 ? options->timeout : SHOAL_FOREVER);
@@ -134,7 +131,11 @@ shoal_err shoal_spawn_with(shoal_target target, int n, shoal_value *args, const 
     }
     SH_NEED_OR_CONSUME(target, args);
     SH_NEED(args);
-    shoal_err err = n < 0 ? sh_fail(SHOAL_EINVAL, "%d processes", n) : sh_value_check_free(args);
+    shoal_err err = n < 0 ? sh_fail(SHOAL_EINVAL, "%d processes", n)
+                          : sh_process_check_options("shoal_spawn_with", options, SH_OPTIONS_OF_SPAWN);
+    if (err == SHOAL_OK) {
+        err = sh_value_check_free(args);
+    }
     if (err == SHOAL_OK && n > 0) {
         err = run_group(target, n, args, options != NULL ? options : &none, results);
     }

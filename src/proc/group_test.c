@@ -2,6 +2,8 @@
 
 #include "base/clock.h"
 
+#include <shoal/binding.h>
+
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -63,6 +65,31 @@ START_TEST(the_timeout_ends_all_ranks)
     ck_assert_err(shoal_spawn_with(one_stays, 1, shoal_value_null(), &options, NULL), SHOAL_EINVAL);
     options.timeout = SHOAL_FOREVER;
     ck_assert_ok(shoal_spawn_with(one_stays, 1, shoal_value_null(), &options, NULL));
+}
+END_TEST
+
+/* Not every call has every option. One that would do nothing is refused, and the text says which call has it. */
+START_TEST(an_option_of_another_call_is_refused)
+{
+    static const int fds[] = {0};
+    static char *const argv[] = {(char *)"true", NULL};
+    const shoal_process_options late = {.timeout = SHOAL_MS(1)}, patient = {.grace = 1},
+                                files = {.fds = fds, .fd_count = 1};
+    const shoal_process_options none = {.fd_count = 1}, past = {.grace = -1};
+    shoal_process *p;
+    ck_assert_err(shoal_process_start(one_stays, shoal_value_null(), &late, &p), SHOAL_EINVAL);
+    ck_assert_str_eq(shoal_last_error_text(), "shoal_process_start: timeout is an option of shoal_spawn_with only");
+    ck_assert_err(shoal_process_start(one_stays, shoal_value_null(), &files, &p), SHOAL_EINVAL);
+    ck_assert_str_eq(shoal_last_error_text(),
+                     "shoal_process_start: fds is an option of shoal_process_start_program only");
+    ck_assert_err(shoal_spawn_with(one_stays, 1, shoal_value_null(), &files, NULL), SHOAL_EINVAL);
+    ck_assert_err(shoal_spawn_with(one_stays, 1, shoal_value_null(), &past, NULL), SHOAL_EINVAL);
+    ck_assert_str_eq(shoal_last_error_text(), "shoal_spawn_with: grace is negative");
+    ck_assert_err(shoal_process_start_program("/bin/true", argv, shoal_value_null(), &patient, &p), SHOAL_EINVAL);
+    ck_assert_err(shoal_process_start_program("/bin/true", argv, shoal_value_null(), &none, &p), SHOAL_EINVAL);
+    ck_assert_str_eq(shoal_last_error_text(), "shoal_process_start_program: fd_count is 1, but fds is NULL");
+    ck_assert_err(shoal_fork(&(shoal_fork_options){.process = &patient}, &p), SHOAL_EINVAL);
+    ck_assert_str_eq(shoal_last_error_text(), "shoal_fork: grace is an option of shoal_spawn_with only");
 }
 END_TEST
 
@@ -253,6 +280,7 @@ static Suite *suite(void)
     add_for_methods(tc, b31_one_failure_ends_all);
     add_for_methods(tc, b31_the_first_failure_is_reported);
     tcase_add_loop_test(tc, arguments_that_cannot_be_sent, SHOAL_START_SPAWN, SHOAL_START_SPAWN + 1);
+    tcase_add_test(tc, an_option_of_another_call_is_refused);
     tcase_add_test(tc, u8_too_many_ranks_are_refused_at_once);
     tcase_add_test(tc, u8_a_failure_stops_further_starts);
     tcase_add_test(tc, negative_times_are_refused);

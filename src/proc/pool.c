@@ -153,7 +153,7 @@ shoal_err shoal_pool_create(const shoal_pool_options *options, shoal_pool **out_
     shoal_pool *pool = NULL;
     shoal_err err = sh_value_check_free(o->init_args);
     if (o->workers < 0 || o->workers > WORKERS_MAX || o->tasks_per_child < 0) {
-        err = sh_fail(SHOAL_EINVAL, "a pool of %d workers for %d tasks each: want 0 to %d workers", o->workers,
+        err = sh_fail(SHOAL_EINVAL, "a pool of %d workers for %d tasks each: expected 0 to %d workers", o->workers,
                       o->tasks_per_child, WORKERS_MAX);
     } else if (err == SHOAL_OK) {
         pool = calloc(1, sizeof *pool);

@@ -40,7 +40,7 @@ static shoal_err choose_method(shoal_start asked, shoal_start *out_start)
                 return SHOAL_OK;
             }
         }
-        return sh_fail(SHOAL_EINVAL, "SHOAL_START=%s: want spawn, fork or forkserver", text);
+        return sh_fail(SHOAL_EINVAL, "SHOAL_START=%s: expected spawn, fork or forkserver", text);
     }
     if (asked < SHOAL_START_DEFAULT || asked > SHOAL_START_FORKSERVER) {
         return sh_fail(SHOAL_EINVAL, "unknown start method %d", (int)asked);
@@ -219,13 +219,37 @@ shoal_err sh_process_make(sh_start_method method, const sh_launch *wanted, const
     return SHOAL_OK;
 }
 
+shoal_err sh_process_check_options(const char *call, const shoal_process_options *o, sh_options_of of)
+{
+    if (o == NULL) {
+        return SHOAL_OK;
+    }
+    if (of != SH_OPTIONS_OF_SPAWN && (o->grace != 0 || o->timeout != 0)) {
+        return sh_fail(SHOAL_EINVAL, "%s: %s is an option of shoal_spawn_with only", call,
+                       o->grace != 0 ? "grace" : "timeout");
+    }
+    if (of != SH_OPTIONS_OF_PROGRAM && (o->fds != NULL || o->fd_count != 0)) {
+        return sh_fail(SHOAL_EINVAL, "%s: fds is an option of shoal_process_start_program only", call);
+    }
+    if (o->grace < 0 || o->timeout < 0) {
+        return sh_fail(SHOAL_EINVAL, "%s: %s is negative", call, o->grace < 0 ? "grace" : "timeout");
+    }
+    if ((o->fds == NULL) != (o->fd_count == 0)) {
+        return sh_fail(SHOAL_EINVAL, "%s: fd_count is %zu, but fds is %sNULL", call, o->fd_count, o->fds ? "not " : "");
+    }
+    return SHOAL_OK;
+}
+
 shoal_err shoal_process_start(shoal_target target, shoal_value *args, const shoal_process_options *options,
                               shoal_process **out_process)
 {
     SH_NEED_OR_CONSUME(target, args);
     SH_NEED_OR_CONSUME(out_process, args);
     SH_NEED(args);
-    shoal_err err = sh_value_check_free(args);
+    shoal_err err = sh_process_check_options("shoal_process_start", options, SH_OPTIONS_OF_START);
+    if (err == SHOAL_OK) {
+        err = sh_value_check_free(args);
+    }
     if (err == SHOAL_OK) {
         err = sh_process_begin(target, args, options, out_process);
     }

@@ -87,6 +87,16 @@ struct shoal_process {
     shoal_value *result;
 };
 
+/* The calls that take shoal_process_options, by the options that not all of them have. */
+typedef enum sh_options_of {
+    SH_OPTIONS_OF_START,   /* none of these: shoal_process_start, shoal_fork */
+    SH_OPTIONS_OF_SPAWN,   /* grace, timeout */
+    SH_OPTIONS_OF_PROGRAM, /* fds */
+} sh_options_of;
+
+/* Checks that `call` has all options that are set. They may be NULL. */
+shoal_err sh_process_check_options(const char *call, const shoal_process_options *options, sh_options_of of);
+
 /* shoal_process_start, except that the caller keeps the arguments. */
 shoal_err sh_process_begin(shoal_target target, const shoal_value *args, const shoal_process_options *options,
                            shoal_process **out_process);

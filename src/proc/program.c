@@ -159,12 +159,7 @@ static shoal_err check(const char *path, char *const argv[], const shoal_process
         return sh_fail(SHOAL_EINVAL,
                        "shoal_process_start_program: a program can only be started by spawn or forkserver");
     }
-    if (options != NULL && (options->fds != NULL) != (options->fd_count > 0)) {
-        return sh_fail(SHOAL_EINVAL, "shoal_process_start_program: %s",
-                       options->fds != NULL ? "there are fds, but fd_count is 0"
-                                            : "there is an fd_count, but fds is NULL");
-    }
-    return SHOAL_OK;
+    return sh_process_check_options("shoal_process_start_program", options, SH_OPTIONS_OF_PROGRAM);
 }
 
 shoal_err shoal_process_start_program(const char *path, char *const argv[], shoal_value *args,

@@ -19,6 +19,7 @@ shoal_err shoal_fork(const shoal_fork_options *options, shoal_process **out_proc
     if (process->start != SHOAL_START_DEFAULT && process->start != SHOAL_START_FORK) {
         return sh_fail(SHOAL_EINVAL, "shoal_fork: the start method must be fork");
     }
+    SH_TRY(sh_process_check_options("shoal_fork", process, SH_OPTIONS_OF_START));
     sh_hook_call(o->before, o->context);
     shoal_err err =
         sh_process_make(sh_start_resume_fork, &(sh_launch){.target = NULL}, &nothing, NULL, process, "fork", &made);

@@ -109,7 +109,7 @@ static bool tell(const seen_tensor *t, const seen_holder *h, bool (*each)(const 
                              .pid = h ? h->pid : 0,
                              .slot = h ? h->slot : 0,
                              .name = h ? h->name : "",
-                             .card = sh_cuda_uuid_text(t->uuid, card),
+                             .uuid = sh_cuda_uuid_text(t->uuid, card),
                              .dtype = t->dtype,
                              .ndim = t->ndim,
                              .shape = t->shape,
@@ -141,7 +141,7 @@ static void see_world(void *listing)
 static shoal_err finish(card_listing *l, shoal_err err, bool (*each)(const shoal_cuda_tensor *, void *), void *context)
 {
     if (err == SHOAL_OK && l->no_memory) {
-        err = sh_fail(SHOAL_ENOMEM, "no memory to list the tensors of GPUs");
+        err = sh_fail(SHOAL_ENOMEM, "no memory to list the GPU tensors");
     }
     if (err == SHOAL_OK) {
         tell_all(l, each, context);

@@ -316,7 +316,7 @@ static shoal_err parse_limit(const char *text, uint64_t *out_bytes)
     uint64_t scale = *end == 'K' ? 1u << 10 : *end == 'M' ? 1u << 20 : *end == 'G' ? 1u << 30 : 1;
     if (end == text || text[0] == '-' || errno != 0 || (scale > 1 ? end[1] : end[0]) != 0 || n == 0 ||
         __builtin_mul_overflow((uint64_t)n, scale, out_bytes)) {
-        return sh_fail(SHOAL_EINVAL, "SHOAL_HEAP_LIMIT=%s: want a number of bytes such as 512M", text);
+        return sh_fail(SHOAL_EINVAL, "SHOAL_HEAP_LIMIT=%s: expected a number of bytes such as 512M", text);
     }
     return SHOAL_OK;
 }
@@ -379,7 +379,7 @@ static shoal_err create_world(const shoal_world_options *options)
     if (o->name == NULL) {
         snprintf(name, sizeof name, "%d", (int)getpid());
     } else if (!valid_name(o->name)) {
-        return sh_fail(SHOAL_EINVAL, "world name '%.80s': want 1 to %d letters, digits, '-', '_', '.'", o->name,
+        return sh_fail(SHOAL_EINVAL, "world name '%.80s': expected 1 to %d letters, digits, '-', '_', '.'", o->name,
                        SHOAL_NAME_MAX);
     }
     if (limit == 0 && text != NULL) {

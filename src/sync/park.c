@@ -33,7 +33,7 @@ shoal_err sh_spin_check(void)
     const char *text = getenv("SHOAL_SPIN_NS");
     return text == NULL || spin_asked(text) >= 0
                ? SHOAL_OK
-               : sh_fail(SHOAL_EINVAL, "SHOAL_SPIN_NS=%s: want a number of nanoseconds such as 20000", text);
+               : sh_fail(SHOAL_EINVAL, "SHOAL_SPIN_NS=%s: expected a number of nanoseconds such as 20000", text);
 }
 
 int64_t sh_spin_read(void)

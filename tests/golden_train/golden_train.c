@@ -186,11 +186,10 @@ static shoal_tensor *convolve(const shoal_module *m, const char *name, shoal_ten
 
 static shoal_tensor *forward_by_parts(const shoal_module *m, shoal_tensor *x, shoal_tensor *const *masks)
 {
-    const shoal_pool2d_options pool = {.size = {2, 2}};
-    x = shoal_relu(shoal_max_pool2d(convolve(m, "conv1", x), &pool));
+    x = shoal_relu(shoal_max_pool2d(convolve(m, "conv1", x), 2));
     x = convolve(m, "conv2", x);
     x = masks[0] ? shoal_mul(x, masks[0]) : x;
-    x = shoal_flatten(shoal_relu(shoal_max_pool2d(x, &pool)), 1);
+    x = shoal_flatten(shoal_relu(shoal_max_pool2d(x, 2)), 1);
     x = shoal_relu(shoal_module_forward(shoal_module_child(m, "fc1"), x));
     x = masks[1] ? shoal_mul(x, masks[1]) : x;
     return shoal_log_softmax(shoal_module_forward(shoal_module_child(m, "fc2"), x), 1);

@@ -26,7 +26,7 @@ NUMBERS = {'timeout': 'SHOAL_NOW', 'capacity': '16'}
 
 
 def declarations(root):
-    for path in sorted((root / 'include/shoal').glob('*.h')):
+    for path in sorted(set((root / 'include/shoal').glob('*.h')) - {root / 'include/shoal/compat.h'}):
         text = path.read_text()
         text = headers.FROM_LIST.sub(lambda match: ' '.join(headers.from_list(match.group())), text)
         text = re.sub(r'/\*.*?\*/', ' ', text, flags=re.S)

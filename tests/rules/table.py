@@ -82,8 +82,9 @@ NULLABLE = {
 # Arguments that make a call succeed where the usual ones do not: name: {parameter: the maker's name, or a C expression for a number}.
 ARGUMENTS = {
     'shoal_as_strided': {'shape': 'shape1', 'strides': 'stride1', 'offset': '0'},
-    'shoal_avg_pool2d': {'x': 'image', 'options': 'pool2d_options'},
-    'shoal_max_pool2d': {'x': 'image', 'options': 'pool2d_options'},
+    'shoal_avg_pool2d': {'x': 'image', 'size': '1'}, 'shoal_max_pool2d': {'x': 'image', 'size': '1'},
+    'shoal_avg_pool2d_with': {'x': 'image', 'options': 'pool2d_options'},
+    'shoal_max_pool2d_with': {'x': 'image', 'options': 'pool2d_options'},
     'shoal_backward': {'t': 'loss'}, 'shoal_backward_with': {'t': 'loss', 'grad': 'scalar'},
     'shoal_cat': {'parts': 'tensor_array'}, 'shoal_stack': {'parts': 'tensor_array'},
     'shoal_condition_unlock': {'condition': 'condition_locked'}, 'shoal_condition_wait': {'condition': 'condition_locked'},

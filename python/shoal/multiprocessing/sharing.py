@@ -20,7 +20,7 @@ def set_sharing_strategy(new_strategy: str) -> None:
     nor files."""
     global _strategy
     if new_strategy not in _STRATEGIES:
-        raise ValueError(f"unknown sharing strategy {new_strategy!r}: want one of {sorted(_STRATEGIES)}")
+        raise ValueError(f"unknown sharing strategy {new_strategy!r}: expected one of {sorted(_STRATEGIES)}")
     _strategy = new_strategy
     if "torch.multiprocessing" in sys.modules:
         tell_torch()
