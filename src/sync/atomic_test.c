@@ -26,9 +26,9 @@ static void add(void *arg)
     }
 }
 
-static void *add_in_thread(void *unused)
+static void *add_in_thread(void *arg)
 {
-    add(object);
+    add(arg);
     return NULL;
 }
 
