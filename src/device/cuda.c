@@ -104,7 +104,7 @@ static shoal_err choose_card(sh_cuda_card *c)
     SH_TRY(count_cards(&count));
     const char *name = "SHOAL_CUDA_DEVICE", *own = getenv(name);
     if (own == NULL && getenv("SHOAL_CARD") != NULL) { /* its name in 0.2 */
-        own = getenv(name = "SHOAL_CARD"); /* its name in 0.2 */
+        own = getenv(name = "SHOAL_CARD");
     }
     char *end = NULL;
     long index = own && own[0] ? strtol(own, &end, 10) : 0;
