@@ -105,7 +105,6 @@ static inline sh_ring_result sh_ring_see(sh_peek *peek, uint64_t state)
     if (peek->kind <= SH_ENTRY_CLOSED) {
         return peek->kind == SH_ENTRY_CLOSED ? SH_RING_NEXT : SH_RING_EMPTY;
     }
-    sh_prefetch_write(peek->entry);                 /* for the take, while this process prepares it */
     peek->word = sh_load_acquire(&peek->entry->hi); /* if it changes, the CAS of sh_ring_take fails */
     return SH_RING_DONE;
 }
@@ -121,7 +120,11 @@ static inline sh_ring_result sh_ring_peek_at(const sh_ring *ring, uint64_t head,
     }
     out_peek->entry = entry;
     out_peek->position = head;
-    return sh_ring_see(out_peek, state);
+    sh_ring_result r = sh_ring_see(out_peek, state);
+    if (r == SH_RING_DONE) {
+        sh_prefetch_write(entry); /* for the take, while this process prepares it */
+    }
+    return r;
 }
 
 /* Returns whether there is a message at the position. This is a guess, for choosing how to wait. */
@@ -132,7 +135,10 @@ static inline bool sh_ring_is_full_at(const sh_ring *ring, uint64_t position)
 }
 
 /* Called after EMPTY: watches the entry a little longer for a message. Returns AGAIN if that message is already
- * taken. */
+ * taken.
+ *
+ * It does not prefetch the entry for the take, as peek does: a CPU that guesses that the watch ends now would prefetch
+ * at once, and take the cache line away from the process that is about to write the message. */
 static inline sh_ring_result sh_ring_watch(const sh_ring *ring, sh_peek *peek)
 {
     uint64_t state = sh_spin_while(&peek->entry->lo, peek->state);
