@@ -1,5 +1,5 @@
-/* Tests of the fused block of convolution, pool and relu: the reference against the chain of single kernels, and the fast kernels
- * against both. */
+/* Tests of the fused block of convolution, pool and relu: the reference against the chain of single kernels, and the
+ * fast kernels against both. */
 #include "kernels/conv2d_test.h"
 #include "kernels/pool.h"
 

@@ -1,5 +1,5 @@
-/* The contract of the small kernels around a training step on a card: they take a batch of a data set in card memory,
- * and count on, so that the same launches can be repeated. Optional: a table without them has NULL. */
+/* The contract of the small kernels around a training step on a card: they take a batch from a data set in card memory,
+ * and advance the counters, so that the same launches can be repeated. Optional: a table without them has NULL. */
 #ifndef SH_KERNELS_STEP_H
 #define SH_KERNELS_STEP_H
 

@@ -2,8 +2,8 @@
  * channels, so all lanes do the same for each winner of the pool. Otherwise as conv2d_winners.cu.
  *
  *   grad_w   One warp per output channel. For each winner, each lane loads a patch of 25 elements and adds to 25 sums.
- *   grad_x   One warp per 4 adjacent windows of the pool. It keeps in registers the 6 x 12 elements of grad_x that their
- *            patches cover. For each output channel, each lane loads 25 weights. A winner's patch has one of four
+ *   grad_x   One warp per 4 adjacent windows of the pool. It keeps in registers the 6 x 12 elements of grad_x that
+ *            their patches cover. For each output channel, each lane loads 25 weights. A winner's patch has one of four
  *            positions in the registers, so a jump chooses one of four pieces of code. */
 #include "kernels/cuda/conv2d_fused.cuh"
 #include "kernels/cuda/warp.cuh"
