@@ -201,8 +201,8 @@ START_TEST(b62_heads_that_are_not_tensors)
         objects[0] = (shoal_block *)queue;
         hot(!send_description(record(SH_KIND_TENSOR, objects, 1, &d, HEAD + 32)));
         objects[0] = record(SH_KIND_TENSOR, &data, 1, &d, HEAD + 32);
-        hot(!send_description(
-            record(SH_KIND_TENSOR, objects, 1, &d, HEAD + 32))); /* a storage that is another description */
+        /* A storage that is another description. */
+        hot(!send_description(record(SH_KIND_TENSOR, objects, 1, &d, HEAD + 32)));
         sh_block_release(objects[0]);
     }
     shoal_release(lock);

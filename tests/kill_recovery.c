@@ -139,8 +139,8 @@ static _Noreturn void sweep_on(void)
     bool swept = shoal_world_sweep(NULL) == SHOAL_OK;
     sh_death_observe(NULL);
     kill_disarm();
-    bool late =
-        sh_quiet_now() - begin > SHOAL_SECONDS(SH_SLOW ? 20 : 5); /* waiting for a stopped helper would take forever */
+    /* Waiting for a stopped helper would take forever. */
+    bool late = sh_quiet_now() - begin > SHOAL_SECONDS(SH_SLOW ? 20 : 5);
     kill_exit(!swept || late ? 1 : sh_recovery_lost > 0 ? KILL_CHILD_DIED : 0);
 }
 

@@ -80,8 +80,8 @@ static int turns_of(int step)
                                                               : TURNS;
 }
 
-static int64_t patience =
-    TIME; /* longer for points that were missed: on a busy machine the victim may take few turns in that time */
+/* Longer for points that were missed: on a busy machine the victim may take few turns in that time. */
+static int64_t patience = TIME;
 
 static void take_turns(kill_stage *stage, int step, uint64_t seed)
 {

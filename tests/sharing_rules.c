@@ -86,8 +86,8 @@ START_TEST(b6_a_grad_is_shared_both_ways)
         shoal_value_destroy(v);
         hot_ok(shoal_backward(shoal_sum(w, SHOAL_ALL_DIMS, false))); /* writes to the same memory */
         v = talk_ask(&t, shoal_map("w", w));
-        theirs =
-            shoal_value_as_tensor(shoal_value_find(v, "grad")); /* what is done here now comes after the child's work */
+        /* What is done here now comes after the child's work. */
+        theirs = shoal_value_as_tensor(shoal_value_find(v, "grad"));
         hot(same_memory(theirs, grad) && shoal_tensor_grad(w) == grad && AT(grad, 1, 2) == 6);
         shoal_value_destroy(v);
         shoal_scope_release(0);
@@ -183,8 +183,8 @@ START_TEST(b7_a_result_that_needs_a_gradient_is_refused_and_nothing_is_put)
         hot_ok(shoal_queue_get_tensor(q, SHOAL_NOW, &back));
         hot(!shoal_tensor_requires_grad(back) && AT(back, 1, 1) == 2.0 * (n + 5));
         shoal_tensor_release(back);
-        hot_ok(
-            shoal_queue_put_tensor(q, w, SHOAL_NOW)); /* the leaf itself may be sent, and the record is still valid */
+        /* The leaf itself may be sent, and the record is still valid. */
+        hot_ok(shoal_queue_put_tensor(q, w, SHOAL_NOW));
         hot_ok(shoal_queue_get_tensor(q, SHOAL_NOW, &back));
         hot(shoal_tensor_requires_grad(back) && shoal_tensor_grad(back) == NULL);
         shoal_tensor_release(back);

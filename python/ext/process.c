@@ -25,8 +25,8 @@ static volatile pid_t death_timer_owner; /* a fork does not inherit the timer */
 static volatile sig_atomic_t parent_died;
 static pid_t parent;
 
-/* Whether the parent still runs. In a signal handler. A dying process closes its files, which sends the signal, before it leaves
- * its children: its flags in /proc say that it is dying. */
+/* Returns whether the parent still runs. Called in a signal handler. A dying process closes its files, which sends the
+ * signal, before it leaves its children: its flags in /proc say that it is dying. */
 static int parent_runs(void)
 {
     char path[32], text[512];

@@ -188,7 +188,8 @@ class CardMemory
 
 /* ---- adopt ---- */
 
-/* Whether torch's allocator owns the bytes, and nobody else can have kept their address (torch ends resizable() then). */
+/* Returns whether torch's allocator owns the bytes, and nobody else can have kept their address (torch ends resizable()
+ * then). */
 bool can_move(const c10::StorageImpl *impl)
 {
     c10::Allocator *allocator = const_cast<c10::StorageImpl *>(impl)->allocator();

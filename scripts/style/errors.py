@@ -62,7 +62,7 @@ def is_local(function, name):
 
 
 def is_ok(function, condition):
-    """Whether the condition demands that a variable of the function is SHOAL_OK."""
+    """Returns whether the condition demands that a variable of the function is SHOAL_OK."""
     found = (TEST.fullmatch(part.strip()) for part in split(condition, "&&"))
     return any(match and match.group(2) == "=" and is_local(function, match.group(1)) for match in found)
 

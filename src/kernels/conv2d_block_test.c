@@ -209,8 +209,8 @@ START_TEST(block_lets_nan_through)
             j.grad_pooled[below(j.pooled)] = hits == 0 ? NAN : INFINITY;
         }
         for (int64_t i = 0; i < j.weights; i++) {
-            j.w[i] =
-                j.w[i] == 0 ? 1 : j.w[i]; /* 0 * inf is NaN, and the chain's backward multiplies dead winners too */
+            /* 0 * inf is NaN, and the chain's backward multiplies dead winners too. */
+            j.w[i] = j.w[i] == 0 ? 1 : j.w[i];
         }
         answer got = answer_begin(&j, j.pooled, 0), wanted = answer_begin(&j, j.pooled, 0);
         block_forward(reference, &j, &wanted);

@@ -93,8 +93,8 @@ static shoal_err open_record(shoal_value **out_args)
         if ((sh_start_of(record)->flags & SH_START_NAMED) != 0) {
             prctl(PR_SET_NAME, c->slot->name); /* the first 15 bytes, as ps and top show it */
         }
-        if ((sh_start_of(record)->flags & SH_START_OUTLIVE) ==
-            0) { /* if this fails, the parent notices the end a little later */
+        /* If holding the word fails, the parent notices the end a little later. */
+        if ((sh_start_of(record)->flags & SH_START_OUTLIVE) == 0) {
             (void)sh_end_word_hold(sh_world_file(), sh_offset_of(&sh_start_of(record)->end));
         }
         sh_store_release(&sh_start_of(record)->phase, SH_START_RUNNING);
@@ -265,8 +265,8 @@ shoal_err sh_role_check(void)
                : SHOAL_OK;
 }
 
-static char
-    role[SH_VARIABLE_ROOM]; /* SHOAL_CHILD as this process began; empty: it was not set, or shoal_init has used it */
+/* SHOAL_CHILD when this process began. Empty: it was not set, or shoal_init has used it. */
+static char role[SH_VARIABLE_ROOM];
 
 /* A program may clear its environment before shoal_init, and must not run as its own parent for that. */
 __attribute__((constructor)) static void note_role(void)

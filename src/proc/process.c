@@ -127,8 +127,8 @@ static shoal_err launch(shoal_process *p, sh_start_method method, const sh_launc
     if (err == SHOAL_OK && born.pid == 0) { /* this is the child */
         return SHOAL_OK;
     }
-    SH_DEATH(
-        "proc.start.started"); /* death: the child waits for the next step, sees that its parent is dead, and ends */
+    /* death: the child waits for the next step, sees that its parent is dead, and ends. */
+    SH_DEATH("proc.start.started");
     if (err == SHOAL_OK) {
         sh_slot_expect(p->slot, born.pid);
         p->pid = born.pid;

@@ -382,8 +382,8 @@ bool sh_supervisor_join(sh_supervisor *s, int64_t deadline)
     sh_interrupt_begin();
     for (;;) {
         s->sure_at = 0;
-        shoal_err err =
-            sh_supervisor_tend(s); /* a failure concerns a member that has ended, which is all that matters here */
+        /* A failure concerns a member that has ended, which is all that matters here. */
+        shoal_err err = sh_supervisor_tend(s);
         size_t n = list_running(s);
         if (n == 0 || err == SHOAL_EFORK || sh_passed(deadline) || sh_interrupt_mine.hit) {
             return n == 0;

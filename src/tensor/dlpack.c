@@ -67,8 +67,8 @@ static shoal_err check_export(const shoal_tensor *t, uint64_t flags)
         return sh_fail(SHOAL_ESTATE, "shoal_tensor_to_dlpack: %s needs a gradient: detach it first",
                        sh_tensor_text(&text, t));
     }
-    return t->storage->device == &sh_device_cuda ? sh_cuda_check()
-                                                 : SHOAL_OK; /* in a child of fork its address means nothing */
+    /* In a child of fork its address means nothing. */
+    return t->storage->device == &sh_device_cuda ? sh_cuda_check() : SHOAL_OK;
 }
 
 shoal_err shoal_tensor_to_dlpack(shoal_tensor *t, uint64_t flags, shoal_dlpack **out_pack)

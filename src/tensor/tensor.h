@@ -42,8 +42,8 @@ struct shoal_tensor {
     bool requires_grad;
     bool grad_is_zero;   /* grad holds garbage and means zeros: see sh_tensor_grad_settle */
     uint8_t node_output; /* which output of node this is */
-    uint32_t
-        recorded;  /* the storage's count when node described the bytes: later changes by other views are not in it */
+    /* The storage's count when node described the bytes: later changes by other views are not in it. */
+    uint32_t recorded;
     sh_node *node; /* the op that made it, while recorded; NULL for a leaf */
     shoal_tensor *grad;
     sh_hooks *hooks;

@@ -59,7 +59,8 @@ void rules_check_null(const rules_row *row, const rules_result *r, int n, bool e
 /* A log hook that prints nothing. */
 void rules_log_nothing(const char *line, void *context);
 
-/* Whether the outputs are as they were before the call; a result in words; and the last error set to SHOAL_OK. */
+/* Return whether the outputs are as they were before the call, and a result in words; and set the last error to
+ * SHOAL_OK. */
 bool rules_out_is_clean(void);
 const char *rules_name_of(const rules_row *row, const rules_result *r);
 void rules_clear_error(void);
