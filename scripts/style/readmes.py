@@ -3,7 +3,8 @@
 A file belongs to the README of its folder or, if the folder has none, of the nearest folder above. A name is a word in
 backticks: `lock.c`, `cpu/iter.h`. It may stand for several: `queue_*.c`, `<group>.h`, `conv2d_{rows,channels}.c`. A
 name stands for the header and the source of one stem, so `lock.h` names lock.c, too. `rules/` names all files in
-that folder. A test beside its source (lock_test.c) needs no name.
+that folder. A test beside its source (lock_test.c) needs no name. A folder with a README is named in that of the
+folder above.
 """
 import os
 import re
@@ -51,25 +52,35 @@ def stands_for(name):
     return re.compile(pattern(stem if ending in SOURCES else name) + r"\.\w+")
 
 
+def home(folder, readmes):
+    """The folder, or the nearest above it, that has a README; empty if none has."""
+    while folder and folder not in readmes:
+        folder = os.path.dirname(folder)
+    return folder
+
+
 def findings(files, read):
     """(path, line, text) of each finding. files: the paths of the tree; read(path) returns the text of one."""
     readmes = {os.path.dirname(file) for file in files if file.count("/") and file.endswith("/README.md")}
-    known = {}
+    known, named_in = {}, {}
     for folder in sorted(readmes):
         named = list(names_of(read(f"{folder}/README.md")))
+        named_in[folder] = [name.rstrip("/") for _, name in named]
         known[folder] = [stands_for(name) for _, name in named]
         for line, name in named:
             if name.endswith(SOURCES) and not name.startswith("_") and not is_file(files, folder, name):
                 yield f"{folder}/README.md", line, f"there is no file {name}"
     for file in files:
-        folder = os.path.dirname(file)
-        while folder and folder not in readmes:
-            folder = os.path.dirname(folder)
+        folder = home(os.path.dirname(file), readmes)
         inner = file[len(folder) + 1:]
         if not file.endswith(SOURCES) or not folder or file.startswith(FREE) or os.path.splitext(inner)[0].endswith("_test"):
             continue
         if not any(name.fullmatch(inner) for name in known[folder]):
             yield file, 1, f"{folder}/README.md does not name it"
+    for folder in readmes:
+        above = home(os.path.dirname(folder), readmes)
+        if above and not any(f"/{name}".endswith(folder[len(above):]) for name in named_in[above]):
+            yield f"{folder}/README.md", 1, f"{above}/README.md does not name the folder"
 
 
 # As in scripts/check-style: path: (text, the lines that have to be found).
@@ -87,4 +98,6 @@ PLANTS = {
     "src/base/planted.cuh": ("int a;\n", [1]),
     "src/base/deep/planted.cpp": ("int a;\n", [1]),
     "cli/planted.h": ("int a;\n", [1]),
+    "src/base/planted/README.md": ("# planted\n", [1]),
+    "src/base/sub/README.md": ("# sub\n\n`inner.c`\n", []),
 }
