@@ -466,7 +466,7 @@ template <bool TF32> shoal_err forward(sh_exec *exec, const sh_fedavg_cnn_step &
     }
 }
 
-/* One client has one large block per multiprocessor. Several clients have two each, so that one block loads while the
+/* With one client, a multiprocessor runs one large block. With several, it runs two blocks, so that one loads while the
  * other computes. */
 template <bool MOMENTUM, bool TF32>
 shoal_err backward_of(sh_exec *exec, const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memory &m)
