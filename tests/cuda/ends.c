@@ -1,7 +1,7 @@
 /* A process with a card ends, forks or leaves its world at any moment, while another one asks for card memory: the library's
  * threads are in its way nowhere, and the request is answered in time. Over the stub driver. */
 #include "device/cuda_share.h"
-#include "tests/children.h"
+#include "tests/harness/children.h"
 #include "tests/harness/cuda_stub/stub.h"
 
 #include <pthread.h>

@@ -3,7 +3,7 @@
 #include "device/cuda_share.h"
 #include "tests/harness/cuda_stub/stub.h"
 
-#include "tests/talk.h"
+#include "tests/harness/talk.h"
 
 #include <signal.h>
 #include <stdio.h>

@@ -5,7 +5,7 @@
 
 #include "device/cuda_share.h"
 #include "tests/harness/cuda_stub/stub.h"
-#include "tests/talk.h"
+#include "tests/harness/talk.h"
 
 #include <sched.h>
 #include <signal.h>
