@@ -155,7 +155,7 @@ START_TEST(block_of_the_layers_is_exact)
 }
 END_TEST
 
-/* Rows or columns so long that few channels fit in a card's shared memory. */
+/* Rows or columns so long that few channels fit in a GPU's shared memory. */
 START_TEST(block_of_long_images_is_exact)
 {
     static const struct {

@@ -1,4 +1,4 @@
-/* The contract of a whole training step of the model fedavg-cnn (nn/models.c) on a card, for several clients in the
+/* The contract of a whole training step of the model fedavg-cnn (nn/models.c) on a GPU, for several clients in the
  * same launches. A client is one set of parameters with its own samples: a worker of fedavg trains all its clients of a
  * round side by side; serial, hogwild, sync and local have one client. Op by op, the same step of one client is about
  * 20 launches, which do not fill a card. Optional: a table without it has NULL.
@@ -15,7 +15,7 @@
 
 #define SH_FEDAVG_CNN_TENSORS 8
 
-/* All pointers but this struct are card memory. Client c's part of each tensor begins c * stride elements after that of
+/* All pointers but this struct are GPU memory. Client c's part of each tensor begins c * stride elements after that of
  * client 0: `param`, `momentum` and `grad` have the same layout. */
 typedef struct sh_fedavg_cnn_step {
     /* In the order of the module's parameters: weight and bias of conv1, conv2, fc1, fc2. Aligned to 256 bytes. */
@@ -49,7 +49,7 @@ typedef struct sh_fedavg_cnn_step {
 typedef struct sh_fedavg_cnn_kernels {
     /* Returns the bytes of scratch memory that a step needs. */
     size_t (*scratch_size)(int64_t batch, int clients);
-    /* Takes a step. scratch is card memory of that size, aligned to 256 bytes. What an earlier step left there is not
+    /* Takes a step. scratch is GPU memory of that size, aligned to 256 bytes. What an earlier step left there is not
      * used. */
     shoal_err (*step)(sh_exec *exec, const sh_fedavg_cnn_step *args, void *scratch);
 } sh_fedavg_cnn_kernels;

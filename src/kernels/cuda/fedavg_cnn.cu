@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(THREADS) finish(const sh_fedavg_cnn_step s, co
     }
 }
 
-/* Returns the rows of windows per block of conv1: few if there are few images, so that the whole card works. */
+/* Returns the rows of windows per block of conv1: few if there are few images, so that the whole GPU works. */
 int forward_rows(int64_t images)
 {
     return images <= 20 ? 1 : images <= 200 ? 2 : 7;

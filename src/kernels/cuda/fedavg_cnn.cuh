@@ -81,7 +81,7 @@ struct sh_fedavg_cnn_old {
     float4 param, momentum;
 };
 
-/* The same for 4 consecutive parameters, in two halves: the card reads the old values while it computes the gradient.
+/* The same for 4 consecutive parameters, in two halves: the GPU reads the old values while it computes the gradient.
  * at is a multiple of 4. Without MOMENTUM it needs fewer registers, and there must be no momentum. */
 template <bool MOMENTUM>
 static __device__ inline sh_fedavg_cnn_old sh_fedavg_cnn_fetch4(const sh_fedavg_cnn_step &s, int t, int64_t at)

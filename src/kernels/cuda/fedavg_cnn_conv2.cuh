@@ -56,11 +56,11 @@ shoal_err sh_conv2_output(sh_exec *exec, const sh_fedavg_cnn_step &s, const sh_f
 shoal_err sh_conv2_input_gradient(sh_exec *exec, const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memory &m);
 shoal_err sh_conv2_weights_gradient(sh_exec *exec, const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memory &m);
 
-/* Returns whether the code that runs on this card was compiled for compute capability 9.0 or later. */
+/* Returns whether the code that runs on this GPU was compiled for compute capability 9.0 or later. */
 bool sh_conv2_begins_early();
 
 /* Launches a kernel that begins while the last blocks of the launch before it still run, if sh_conv2_begins_early:
- * other code does not wait in sh_conv2_await, and other cards need not know the attribute. It may read what earlier
+ * other code does not wait in sh_conv2_await, and other GPUs need not know the attribute. It may read what earlier
  * launches have written, but what the launch just before it writes only after sh_conv2_await. Each of its threads calls
  * sh_conv2_await, so that the launch after it also follows the one before it. */
 template <typename... P>
@@ -95,7 +95,7 @@ static __device__ inline void sh_conv2_begin_next()
 #endif
 }
 
-/* Returns the bytes of shared memory that a block may have. Cards of compute capability 8.6 and 8.9 have less than
+/* Returns the bytes of shared memory that a block may have. GPUs of compute capability 8.6 and 8.9 have less than
  * others. */
 int sh_conv2_shared_most();
 

@@ -250,7 +250,7 @@ template <bool TF32, int CHUNK> shoal_err run(sh_exec *exec, const weights_args 
 
 } // namespace
 
-/* Returns the number of parts. With more parts the blocks fill the card better, but writing and adding up the parts
+/* Returns the number of parts. With more parts the blocks fill the GPU better, but writing and adding up the parts
  * takes longer. */
 int sh_fedavg_cnn_conv2_parts(int64_t batch, int clients)
 {

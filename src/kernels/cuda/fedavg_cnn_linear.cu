@@ -29,7 +29,7 @@ int groups_of(int64_t batch)
     return (int)((batch + at_once - 1) / at_once);
 }
 
-/* Returns among how many blocks the sum over fc1's factors is divided. A large card runs the blocks in rounds; the
+/* Returns among how many blocks the sum over fc1's factors is divided. A large GPU runs the blocks in rounds; the
  * number is chosen so that they fill the last round well. */
 int splits_of(int64_t batch, int clients)
 {

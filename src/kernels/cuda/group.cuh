@@ -8,7 +8,7 @@
 
 #define SH_WARP 32
 #define SH_MOST_LANES 512
-#define SH_ENOUGH_LANES (INT64_C(1) << 17) /* lanes that keep a large card busy */
+#define SH_ENOUGH_LANES (INT64_C(1) << 17) /* lanes that keep a large GPU busy */
 #define SH_BATCH 4 /* elements that a lane reads at once, so that it waits for memory only once */
 
 /* How a launch divides its blocks. All numbers are powers of two. */

@@ -21,17 +21,17 @@ shoal_err sh_cuda_launched(const char *what);
 /* The same for the result of a call of the CUDA runtime. */
 shoal_err sh_cuda_called(const char *what, cudaError_t result);
 
-/* The number of multiprocessors for which launches are planned: that of a large card, whatever card it is. How work is
+/* The number of multiprocessors for which launches are planned: that of a large GPU, whatever GPU it is. How work is
  * divided decides the order of sums, and so the bits of a result. They must not depend on a worker's share of the card.
- * A smaller card runs the blocks in more rounds; no block waits for another one. */
+ * A smaller GPU runs the blocks in more rounds; no block waits for another one. */
 constexpr int SH_MULTIPROCESSORS = 132;
 
-/* The bytes of shared memory that a block may have on every card since compute capability 8.0: 8.6, 8.9 and 12.0 have
+/* The bytes of shared memory that a block may have on every GPU since compute capability 8.0: 8.6, 8.9 and 12.0 have
  * no more. A kernel's static shared memory counts too. */
 constexpr size_t SH_SHARED_EVERYWHERE = 99 << 10;
 
 /* Lets a kernel have more dynamic shared memory than the usual 48 KiB. *done says that it has. The first call loads the
- * kernel's code, so it fails if the card's memory is full; then the next call tries again. */
+ * kernel's code, so it fails if the GPU's memory is full; then the next call tries again. */
 template <typename K>
 static inline shoal_err sh_allow_shared(const char *what, K *kernel, size_t bytes, std::atomic<bool> *done)
 {

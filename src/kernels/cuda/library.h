@@ -1,4 +1,4 @@
-/* The interface between libshoal and libshoal_cuda. libshoal loads libshoal_cuda when a program first asks for a card
+/* The interface between libshoal and libshoal_cuda. libshoal loads libshoal_cuda when a program first asks for a GPU
  * (device/cuda_library.c). libshoal_cuda has only the kernels: memory, streams and sharing are in libshoal, which calls
  * the driver. One build makes both; the layout word below detects another build's. */
 #ifndef SH_KERNELS_CUDA_LIBRARY_H
@@ -18,7 +18,7 @@ typedef struct sh_cuda_host {
      * (device/cuda_share.h). Returns SHOAL_OK for 0. Otherwise sets an error for the CUresult or cudaError_t, and
      * remembers an error that ended the context. `what` names the kernel. */
     shoal_err (*result)(const char *what, int result);
-    /* Returns at least size bytes of card memory, aligned to 256. Valid until the next kernel of this exec. Returns
+    /* Returns at least size bytes of GPU memory, aligned to 256. Valid until the next kernel of this exec. Returns
      * NULL and sets the error if there is none. */
     void *(*scratch)(sh_exec *exec, size_t size);
 } sh_cuda_host;

@@ -80,7 +80,7 @@ template <class T> static __global__ void sgd_kernel(const __grid_constant__ bat
 
 template <class T> struct adam_numbers {
     T step, root, eps, beta1, rest1, beta2, rest2, shrink, decay;
-    double lr, exact1, exact2; /* for the bias correction, if the step is in card memory */
+    double lr, exact1, exact2; /* for the bias correction, if the step is in GPU memory */
     bool decays, maximize;
 
     explicit adam_numbers(const sh_adam_args &a)

@@ -14,7 +14,7 @@ extern "C" {
 #define ONE_BLOCK 16384 /* elements that one block reduces in the time of a second launch */
 #define WANTED_BLOCKS (4 * SH_MULTIPROCESSORS)
 #define LEAST_ELEMENTS 8192     /* the least elements per block if they are divided */
-#define MANY (INT64_C(1) << 22) /* elements that keep a card busy if each lane takes 32 */
+#define MANY (INT64_C(1) << 22) /* elements that keep a GPU busy if each lane takes 32 */
 
 /* Converts numbers of elements to offsets in memory. */
 struct dims {
