@@ -38,7 +38,7 @@ extern sh_value_calls sh_value_kinds[SHOAL_KIND_MODULE + 1];
 typedef enum sh_value_owner {
     SH_OWNER_CALLER,    /* the next call that takes it */
     SH_OWNER_CONTAINER, /* the list or map that it is a member of */
-    SH_OWNER_KEEPER,    /* the caller of shoal_value_keep, with shoal_value_destroy */
+    SH_OWNER_PROGRAM,   /* the caller of shoal_value_keep, with shoal_value_destroy */
 } sh_value_owner;
 
 struct shoal_value {

@@ -274,7 +274,7 @@ shoal_err sh_pool_submit(shoal_pool *pool, const sh_pool_task *task, shoal_value
         return err;
     }
     sh_pool_task *e = copy_of(task);
-    shoal_value *kept = argument->owner == SH_OWNER_KEEPER ? shoal_value_copy(argument) : argument;
+    shoal_value *kept = argument->owner == SH_OWNER_PROGRAM ? shoal_value_copy(argument) : argument;
     if (e == NULL || kept == NULL) {
         free(e);
         sh_value_consume(kept);

@@ -196,7 +196,7 @@ static uint64_t poison_once(void)
     return lost;
 }
 
-/* Spoils what comes after lost work, and what comes after that. What was lost in one look has poisoned its timeline before the
+/* Poisons what comes after lost work, and what comes after that. What was lost in one look has poisoned its timeline before the
  * next look begins; so when two looks find the same, nothing more comes after it, also if others do this at the same time,
  * and owners use entries again. The fence pairs with that in sh_timeline_depend: either this process sees what the other one
  * waits for, or that one sees that the work is lost. */

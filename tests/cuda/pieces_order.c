@@ -83,7 +83,7 @@ START_TEST(work_of_two)
 END_TEST
 
 /* Who sends a tensor on does not wait for its work, and who uses two waits once. */
-START_TEST(waits_are_noted)
+START_TEST(waits_are_recorded)
 {
     lent l;
     sh_piece piece;
@@ -360,7 +360,7 @@ static Suite *suite(void)
     tcase_add_test(tc, work_lost_while_others_wait);
     if (!getenv("SHOAL_TEST_CARD")) {
         tcase_add_test(tc, no_driver_call);
-        tcase_add_test(tc, waits_are_noted);
+        tcase_add_test(tc, waits_are_recorded);
         tcase_add_test(tc, without_words);
         tcase_add_test(tc, given_back_while_a_thread_waits);
     }

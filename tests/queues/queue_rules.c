@@ -40,7 +40,7 @@ START_TEST(b22_a_value_that_cannot_be_made_is_an_error_of_put)
 }
 END_TEST
 
-START_TEST(b22_what_the_heap_has_no_room_for_stays_with_its_keeper)
+START_TEST(b22_what_the_heap_has_no_room_for_stays_with_its_owner)
 {
     enum { LARGE = 5 << 20 };
     ck_assert_ok(shoal_world_create(&(shoal_world_options){.heap_limit = 4u << 20}));
@@ -75,7 +75,7 @@ START_TEST(b22_what_the_heap_has_no_room_for_stays_with_its_keeper)
 }
 END_TEST
 
-START_TEST(b22_full_and_closed_leave_the_value_with_its_keeper)
+START_TEST(b22_full_and_closed_leave_the_value_with_its_owner)
 {
     shoal_queue *q = make_queue(1);
     shoal_block *b;
@@ -409,8 +409,8 @@ static Suite *suite(void)
     Suite *s = suite_create("queue_rules");
     TCase *tc = children_case("rules");
     tcase_add_test(tc, b22_a_value_that_cannot_be_made_is_an_error_of_put);
-    tcase_add_test(tc, b22_what_the_heap_has_no_room_for_stays_with_its_keeper);
-    tcase_add_test(tc, b22_full_and_closed_leave_the_value_with_its_keeper);
+    tcase_add_test(tc, b22_what_the_heap_has_no_room_for_stays_with_its_owner);
+    tcase_add_test(tc, b22_full_and_closed_leave_the_value_with_its_owner);
     add_for_methods(tc, b23_queue_made_before_or_after_and_sent_through_another);
     add_for_methods(tc, b24_join_returns_when_every_item_is_done);
     tcase_add_test(tc, b24_task_done_too_often_is_an_error);
