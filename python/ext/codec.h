@@ -30,8 +30,8 @@ shoal_value *ext_pickle_value(PyObject *pickle, PyObject *objects);
 PyObject *ext_objects_of(const shoal_value *list);
 
 /* The objects of a message that must not become two if they are in it twice: containers, arrays, tensors, shared
- * objects. Pickle carries messages with one of them twice, or with containers nested deeper than EXT_KNOWN_DEPTH, and so
- * the circular ones. */
+ * objects. Pickle carries messages with one of them twice, or with containers nested deeper than EXT_KNOWN_DEPTH, and
+ * so the circular ones. */
 #define EXT_KNOWN_FEW 64
 #define EXT_KNOWN_DEPTH 16
 

@@ -11,8 +11,8 @@
 
 /* ---- the death of the parent ----
  *
- * A child gets DEATH_SIGNAL when its parent dies, and SIGKILL LAST_MOMENT later. In between it can see that its parent is
- * gone. Its own children go through the same once it is dead, so a grandchild is gone after twice that time.
+ * A child gets DEATH_SIGNAL when its parent dies, and SIGKILL LAST_MOMENT later. In between it can see that its parent
+ * is gone. Its own children go through the same once it is dead, so a grandchild is gone after twice that time.
  *
  * To the world, a process that executes another program is dead, too, and the same happens. Whoever looks for the child
  * then finds a parent that runs, so the child says why it ends. */

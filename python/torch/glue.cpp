@@ -1,5 +1,5 @@
-/* The torch glue: moves the memory of torch's CPU storages into Shoal's heap, and builds tensors over heap blocks. card.h
- * does the same on a GPU.
+/* The torch glue: moves the memory of torch's CPU storages into Shoal's heap, and builds tensors over heap blocks.
+ * card.h does the same on a GPU.
  *
  * A storage is moved in place. It keeps its identity, only its data pointer is replaced; so views and Parameters
  * follow. The new data pointer belongs to a BlockMemory, which holds the reference to the block and is an
@@ -251,8 +251,9 @@ void note_freed(size_t size)
  *
  * A storage that was moved cannot be resized, and memory that a numpy array and the tensor had in common is no longer
  * common: the array keeps the old memory. An array that tensor.numpy() made holds nothing but the tensor, so memory of
- * torch's own allocator is kept as long as the tensor. A storage that can be resized has no array: making one ends that.
- * Memory of numpy or another library belongs to an object of that library, which the storage drops, as torch does. */
+ * torch's own allocator is kept as long as the tensor. A storage that can be resized has no array: making one ends
+ * that. Memory of numpy or another library belongs to an object of that library, which the storage drops, as torch
+ * does. */
 BlockMemory *move_to_heap(const c10::Storage &storage)
 {
     c10::StorageImpl *impl = storage.unsafeGetStorageImpl();
@@ -604,7 +605,8 @@ PyObject *method_is_adopted(PyObject *, PyObject *obj)
     });
 }
 
-/* move_to_heap() keeps the old memory of a pinned storage, and of torch's own that cannot be resized; adopt_card() refuses it. */
+/* move_to_heap() keeps the old memory of a pinned storage, and of torch's own that cannot be resized; adopt_card()
+ * refuses it. */
 PyObject *method_pin(PyObject *, PyObject *obj)
 {
     return guarded<PyObject *>(nullptr, [&]() -> PyObject * {

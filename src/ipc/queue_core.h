@@ -48,8 +48,8 @@ typedef struct sh_queue_view {
 
     sh_a32 watch; /* index among the watched queues + 1; 0: nobody asked for an fd (watch.c) */
 
-    /* For an acknowledged queue: its tables, in the same way as the rings. Used inside: the number of the entry that this
-     * process claimed last, the state of a random generator, and when to ignore the bounds (deliveries.h). */
+    /* For an acknowledged queue: its tables, in the same way as the rings. Used inside: the number of the entry that
+     * this process claimed last, the state of a random generator, and when to ignore the bounds (deliveries.h). */
     sh_a32 table_count;
     sh_delivery_table tables[SH_TABLES_MAX];
     uint64_t last_entry;

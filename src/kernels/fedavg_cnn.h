@@ -4,7 +4,8 @@
  * 20 launches, which do not fill a card. Optional: a table without it has NULL.
  *
  *     x [1, 28, 28] -> conv 32 5x5 with a border of 2, pool, relu [32, 14, 14]
- *       -> conv 64 5x5 with a border of 2, pool, relu [64, 7, 7] -> linear 512, relu -> linear 10 -> log_softmax -> mean of the negative log-likelihood
+ *       -> conv 64 5x5 with a border of 2, pool, relu [64, 7, 7] -> linear 512, relu -> linear 10
+ *       -> log_softmax -> mean of the negative log-likelihood
  *
  * It computes what the ops do, in f32, or with the factors of products rounded to TF32 if asked. Sums have a fixed
  * order: the same input gives the same bits. */

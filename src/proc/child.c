@@ -245,9 +245,9 @@ static bool is_privileged(void)
     return getauxval(AT_SECURE) != 0;
 }
 
-/* Checks whether the file of this program gives privileges. AT_SECURE alone does not tell: this process also has it if its ids
- * differed when it was executed, which may be over, or if it entered another domain of SELinux or AppArmor, in which its children
- * are from the beginning. */
+/* Checks whether the file of this program gives privileges. AT_SECURE alone does not tell: this process also has it if
+ * its ids differed when it was executed, which may be over, or if it entered another domain of SELinux or AppArmor, in
+ * which its children are from the beginning. */
 static bool file_gives_privileges(void)
 {
     struct stat status;
@@ -255,8 +255,8 @@ static bool file_gives_privileges(void)
            getxattr("/proc/self/exe", "security.capability", NULL, 0) > 0;
 }
 
-/* The kernel sets AT_SECURE in whatever is executed while the ids differ. A program that gained privileges by its file gains
- * them again, unless it is root by now, which has nothing to gain. */
+/* The kernel sets AT_SECURE in whatever is executed while the ids differ. A program that gained privileges by its file
+ * gains them again, unless it is root by now, which has nothing to gain. */
 shoal_err sh_role_check(void)
 {
     bool differ = getuid() != geteuid() || getgid() != getegid();

@@ -170,9 +170,9 @@ static void drop(shoal_process **process)
     *process = NULL;
 }
 
-/* A process that retires runs its exit handlers, and is not cut short in them, unless they take too long. So that no more and more
- * processes retire when the work is quicker than the exits, a rank has one of them at a time: the next one to resign keeps its
- * place until that one has ended. */
+/* A process that retires runs its exit handlers, and is not cut short in them, unless they take too long. So that no
+ * more and more processes retire when the work is quicker than the exits, a rank has one of them at a time: the next
+ * one to resign keeps its place until that one has ended. */
 static void retire_if_possible(member *m)
 {
     if (m->resigned && m->retiring == NULL) {

@@ -188,8 +188,8 @@ static void delete_pack(void *pack)
     }
 }
 
-/* Its owner may use the memory at once, in a stream that Shoal does not know: so Shoal's work with it must be done. This
- * cannot wait until a capture of this thread ends, so it ends the capture. */
+/* Its owner may use the memory at once, in a stream that Shoal does not know: so Shoal's work with it must be done.
+ * This cannot wait until a capture of this thread ends, so it ends the capture. */
 static void delete_card_pack(void *pack)
 {
     const shoal_dlpack *p = pack;

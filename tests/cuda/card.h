@@ -1,4 +1,5 @@
-/* Shared by the tests with tensors of a card: those of tests/harness/talk.h are on the stub's card, or on a real one. */
+/* Shared by the tests with tensors of a card: those of tests/harness/talk.h are on the stub's card, or on a real
+ * one. */
 #ifndef TESTS_CUDA_CARD_H
 #define TESTS_CUDA_CARD_H
 

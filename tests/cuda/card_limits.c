@@ -1,4 +1,5 @@
-/* The limits of the store of card memory: granules, fds of an ordinary user, fds that the program closes, forged messages. */
+/* The limits of the store of card memory: granules, fds of an ordinary user, fds that the program closes, forged
+ * messages. */
 #include "tests/cuda/card_memory.h"
 
 #include <errno.h>

@@ -275,7 +275,8 @@ static pid_t create_elsewhere(const char *name)
     return pid;
 }
 
-/* The only process that had the store has ended. A joiner had copied it, and goes on (0); or it may not (1): it is told. */
+/* The only process that had the store has ended. A joiner had copied it, and goes on (0); or it may not (1): it is
+ * told. */
 START_TEST(a_joiner_survives_the_creator)
 {
     memory m = make_memory();

@@ -1,5 +1,5 @@
-/* Shared by the tests of card memory between processes, below tensors: pieces that are made, sent, received and checked, and work
- * of the card that waits for a word. Over the stub driver, or on a card. */
+/* Shared by the tests of card memory between processes, below tensors: pieces that are made, sent, received and
+ * checked, and work of the card that waits for a word. Over the stub driver, or on a card. */
 #ifndef TESTS_CUDA_PIECES_H
 #define TESTS_CUDA_PIECES_H
 

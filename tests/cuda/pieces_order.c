@@ -1,4 +1,5 @@
-/* The order of work on card memory between processes (B52), and work whose owner dies (B53). Over the stub driver, or on a card. */
+/* The order of work on card memory between processes (B52), and work whose owner dies (B53). Over the stub driver, or
+ * on a card. */
 #include "tests/cuda/pieces.h"
 
 #include <pthread.h>
@@ -304,8 +305,8 @@ START_TEST(work_lost_while_marking)
 }
 END_TEST
 
-/* This process has computed with the work of a dead one, and makes no mark before a host wait that tells nobody: a graph, or
- * memory of another library, ends. The next put tells. */
+/* This process has computed with the work of a dead one, and makes no mark before a host wait that tells nobody: a
+ * graph, or memory of another library, ends. The next put tells. */
 START_TEST(work_lost_before_a_wait_that_does_not_tell)
 {
     talk t;

@@ -369,7 +369,8 @@ START_TEST(a_stopped_recoverer_is_replaced)
 }
 END_TEST
 
-/* A helper has several dead processes to recover, and is killed at the third. The next helper recovers that one and the rest. */
+/* A helper has several dead processes to recover, and is killed at the third. The next helper recovers that one and the
+ * rest. */
 START_TEST(a_killed_helper_leaves_the_rest_to_the_next)
 {
     enum { DEAD = 5 };
@@ -441,8 +442,9 @@ START_TEST(a_recoverer_without_a_start_time_is_alone)
 }
 END_TEST
 
-/* A process is killed while its helper is stopped. The helper must not keep the files of its maker open: a card ends the work of
- * a process when the last of its files is closed, and for the others the maker is dead as soon as it has ended. */
+/* A process is killed while its helper is stopped. The helper must not keep the files of its maker open: a card ends
+ * the work of a process when the last of its files is closed, and for the others the maker is dead as soon as it has
+ * ended. */
 START_TEST(a_helper_keeps_no_file_of_its_maker)
 {
     kill_stage stage;

@@ -174,8 +174,9 @@ START_TEST(stops_at_random)
 }
 END_TEST
 
-/* The same for receivers of an acknowledged queue with a lease of 1 ms, which lose their messages when they are stopped:
- * every block that a message brings carries the message's number, and each message is done, rejected or there. */
+/* The same for receivers of an acknowledged queue with a lease of 1 ms, which lose their messages when they are
+ * stopped: every block that a message brings carries the message's number, and each message is done, rejected or
+ * there. */
 START_TEST(receivers_stop_at_random)
 {
     const char *text = getenv("SHOAL_SOAK_STOPS");

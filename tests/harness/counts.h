@@ -12,7 +12,8 @@ typedef struct counts {
     int fds, mappings;
 } counts;
 
-/* Counts the process's fds, and its mappings of worlds. Like sh_count_fds and sh_count_mappings, which only a test may call. */
+/* Counts the process's fds, and its mappings of worlds. Like sh_count_fds and sh_count_mappings, which only a test may
+ * call. */
 static inline counts count_here(void)
 {
     counts c = {.fds = -3}; /* ".", ".." and the directory itself */

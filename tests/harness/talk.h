@@ -47,9 +47,9 @@ static inline shoal_err talk_serve(const shoal_value *args, talk_answer answer)
 
 /* ---- tensors, in both processes ---- */
 
-/* The tensors of these tests are on the CPU, or, with SHOAL_TALK_DEVICE=cuda, on a card: the stub driver's or a real one.
- * So the factories below make them there, and a child is never forked from a process that has opened the card: it could not
- * use it (tests/cuda/forks.c). */
+/* The tensors of these tests are on the CPU, or, with SHOAL_TALK_DEVICE=cuda, on a card: the stub driver's or a real
+ * one. So the factories below make them there, and a child is never forked from a process that has opened the card: it
+ * could not use it (tests/cuda/forks.c). */
 static inline bool talk_is_card(void)
 {
     return getenv("SHOAL_TALK_DEVICE") != NULL;

@@ -483,8 +483,8 @@ static shoal_err take_forty(int rank, const shoal_value *args)
     }
 }
 
-/* Fault F4: leases that end, and messages that come back, in a table that another process made. Each is seen by a poll of the
- * queue's fd and by shoal_wait. */
+/* Fault F4: leases that end, and messages that come back, in a table that another process made. Each is seen by a poll
+ * of the queue's fd and by shoal_wait. */
 START_TEST(every_waiter_sees_every_table)
 {
     for (int way = 0; way < 4; way++) {
@@ -580,8 +580,8 @@ START_TEST(dead_letters_survive_a_full_heap)
 }
 END_TEST
 
-/* Fault F5: the same for a queue that is full. It delays no other message, and the fd of the queue tells when to try again. If
- * the queue for rejects is closed, the messages are dropped. */
+/* Fault F5: the same for a queue that is full. It delays no other message, and the fd of the queue tells when to try
+ * again. If the queue for rejects is closed, the messages are dropped. */
 START_TEST(dead_letters_wait_for_room)
 {
     shoal_queue *rejects = make_queue(1);

@@ -34,8 +34,8 @@ void rules_drop_results(const rules_row *row, const rules_arguments *a, const ru
 void rules_drop_arguments(const rules_row *row, const rules_arguments *a, bool succeeded);
 bool rules_has_succeeded(const rules_row *row, const rules_result *r);
 
-/* For N2: whether a pointer is a tensor, or an array of one; releases that tensor, which the test does not own any more; and
- * checks that the call reported it. */
+/* For N2: whether a pointer is a tensor, or an array of one; releases that tensor, which the test does not own any
+ * more; and checks that the call reported it. */
 bool rules_is_tensor(const rules_row *row, int n);
 void rules_release(const rules_row *row, rules_arguments *a, int n);
 void rules_check_released(const rules_row *row, const rules_result *r, const char *argument);

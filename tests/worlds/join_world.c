@@ -245,8 +245,8 @@ static int be_a_world(pid_t parent, const char *name)
     return 94;
 }
 
-/* The superuser may open the file of another user, but the kernel knows its owner. Such a world does not hide root's own of the same
- * name, whichever of them is found first: the stranger is there before and after the joiner's. */
+/* The superuser may open the file of another user, but the kernel knows its owner. Such a world does not hide root's
+ * own of the same name, whichever of them is found first: the stranger is there before and after the joiner's. */
 START_TEST(b62_f15_another_users_world_is_refused)
 {
     int go, status, own_fd[2];

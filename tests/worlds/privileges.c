@@ -1,8 +1,8 @@
-/* Programs that gain privileges when they are executed, or give them up. The program is a copy of this one in a
- * folder of its own, started with PLAY as its first argument: with file capabilities, setuid or setgid, as another user.
+/* Programs that gain privileges when they are executed, or give them up. The program is a copy of this one in a folder
+ * of its own, started with PLAY as its first argument: with file capabilities, setuid or setgid, as another user.
  *
- * A program whose children do not know that they are children starts children without end. So each run of main takes a token from
- * a pipe first, and ends if there is none. */
+ * A program whose children do not know that they are children starts children without end. So each run of main takes a
+ * token from a pipe first, and ends if there is none. */
 #include "tests/harness/children.h"
 
 #include <errno.h>
