@@ -1,11 +1,11 @@
 /* Many processes in one world. For each number of processes it prints one JSON line: how long they take to start, how
- * many CPUs they use while all of them wait, how long a sweep takes, how long it takes until a killed party of a barrier has
- * broken it for all others, and how long until a tenth of them, killed at once, are recovered.
+ * many CPUs they use while all of them wait, how long a sweep takes, how long it takes until a killed party of a
+ * barrier has broken it for all others, and how long until a tenth of them, killed at once, are recovered.
  *
  *     build/bench/crowd [processes]...        1000 2000 4000
  *
- * Each number is measured in a world of its own. 4,000 processes need 16 GiB of memory, and a pid_max and a limit of processes
- * (ulimit -u) above that number.
+ * Each number is measured in a world of its own. 4,000 processes need 16 GiB of memory, and a pid_max and a limit of
+ * processes (ulimit -u) above that number.
  */
 #include <shoal/shoal.h>
 

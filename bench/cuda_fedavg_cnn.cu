@@ -2,10 +2,10 @@
  *
  * usage: cuda_fedavg_cnn
  *
- * Compares each launch with sums in f64 first and prints the norm of the difference, as a share of that of the result. Then
- * prints one JSON line for each case: microseconds of one call among many in a CUDA graph, and GFLOP/s of the dense
- * arithmetic. The limit is what the tensor cores give to a kernel that does nothing but multiply: in TF32, and with the
- * three products that f32 takes. */
+ * Compares each launch with sums in f64 first and prints the norm of the difference, as a share of that of the result.
+ * Then prints one JSON line for each case: microseconds of one call among many in a CUDA graph, and GFLOP/s of the
+ * dense arithmetic. The limit is what the tensor cores give to a kernel that does nothing but multiply: in TF32, and
+ * with the three products that f32 takes. */
 #include "bench/cuda_bench.cuh"
 
 #include "kernels/cuda/fedavg_cnn_conv2.cuh"

@@ -1,12 +1,12 @@
-/* Measures the convolutions and matrix products of libshoal_cuda on the layers of two small networks, and the whole step
- * of fedavg-cnn with each of its launches.
+/* Measures the convolutions and matrix products of libshoal_cuda on the layers of two small networks, and the whole
+ * step of fedavg-cnn with each of its launches.
  *
  * usage: cuda_kernels [part of a name [unchecked]]
  *
- * Checks each kernel against the CPU's reference first, unless told not to. Then prints one JSON line for each case: microseconds of one
- * call among many in a CUDA graph, GFLOP/s of the dense arithmetic (backward skips what has no gradient, so its value
- * may exceed the peak), and the share of the card's FMA peak, which is measured first. The data stay in the card's L2
- * cache, as they do in a training step. */
+ * Checks each kernel against the CPU's reference first, unless told not to. Then prints one JSON line for each case:
+ * microseconds of one call among many in a CUDA graph, GFLOP/s of the dense arithmetic (backward skips what has no
+ * gradient, so its value may exceed the peak), and the share of the card's FMA peak, which is measured first. The data
+ * stay in the card's L2 cache, as they do in a training step. */
 #include "bench/cuda_bench.cuh"
 
 #include <cuda.h>

@@ -1,6 +1,7 @@
 /* Card tensors between processes: one back and forth, with and without work between; many small ones through three
- * processes; a late process that opens a world with 1 GiB of them. Checks every answer, then prints one JSON line for each
- * measurement: first without MPS, then, as <name>_mps, under a daemon of its own, where the machine has one. Needs a card.
+ * processes; a late process that opens a world with 1 GiB of them. Checks every answer, then prints one JSON line for
+ * each measurement: first without MPS, then, as <name>_mps, under a daemon of its own, where the machine has one. Needs
+ * a card.
  *
  *     build/cuda/bench/cuda_share [trips]
  *     build/cuda/bench/cuda_share deaths [count] [--mps] [--user name]     (cuda_share_deaths.c)
@@ -154,11 +155,11 @@ static shoal_err measure_trips(bool work, int count)
 
 /* ---- many small ones through three processes ---- */
 
-/* Each of the tensors has memory, a piece and a description of its own. The maker's stream copies a row of pinned memory
- * into it, all of whose elements are its number; the last process's stream copies it into another row, and the host adds
- * up what has come, at the end. A copy is the cheapest call of the driver that a tensor can have on each side, so copies
- * a second are the limit; it is measured before, in this process alone, and so are launches. Tensors are put in groups:
- * then one mark in the maker's stream serves a group. */
+/* Each of the tensors has memory, a piece and a description of its own. The maker's stream copies a row of pinned
+ * memory into it, all of whose elements are its number; the last process's stream copies it into another row, and the
+ * host adds up what has come, at the end. A copy is the cheapest call of the driver that a tensor can have on each
+ * side, so copies a second are the limit; it is measured before, in this process alone, and so are launches. Tensors
+ * are put in groups: then one mark in the maker's stream serves a group. */
 #define SMALL_DOUBLES 16
 #define SMALL_GROUP 64
 #define WARM 1024 /* more tensors, before the clock starts */
@@ -396,8 +397,8 @@ static const char end_of_mps[] =
     "do case $(cat /proc/$p/comm) in nvidia-cuda-mps*) kill -KILL $p; esac; done\n"
     "rm -rf \"$CUDA_MPS_PIPE_DIRECTORY\"";
 
-/* Starts a daemon of MPS, and makes the children of this process its clients. A shell ends it when this process closes the
- * pipe, or is killed. Returns NULL if there is none here. */
+/* Starts a daemon of MPS, and makes the children of this process its clients. A shell ends it when this process closes
+ * the pipe, or is killed. Returns NULL if there is none here. */
 static FILE *begin_mps(void)
 {
     char folder[] = "/tmp/shoal-bench-XXXXXX", control[64];
@@ -444,7 +445,8 @@ static shoal_err run(int argc, char **argv)
     return err;
 }
 
-/* Becomes the user that --user names, before the world is made, whose memory then is that user's; a child is it already.
+/* Becomes the user that --user names, before the world is made, whose memory then is that user's; a child is it
+ * already.
  * Returns false after a sentence if this process may not. */
 static bool become_user(int argc, char **argv)
 {

@@ -32,8 +32,8 @@ shoal_err share_all_back(void);
 /* Kills the makers and the receivers of that many tensors. */
 shoal_err share_deaths(int count, bool with_mps);
 
-/* Returns how many MiB of the card are in use, by all processes and by the one that looks. again: waits until no more are
- * in use than before, because the driver takes a moment to end a killed process. */
+/* Returns how many MiB of the card are in use, by all processes and by the one that looks. again: waits until no more
+ * are in use than before, because the driver takes a moment to end a killed process. */
 shoal_err share_in_use(int64_t *out_mib);
 shoal_err share_in_use_again(int64_t before, int64_t *out_mib);
 

@@ -5,8 +5,8 @@
  *     unfinished  a maker is killed with most of its work outstanding: the receiver gets the error, or the tensor whole
  *     consumers   processes are killed that hold tensors of a living maker: its memory comes back
  *
- * After each part the card's used memory must be what it was, and once more when MPS has ended. This process does not open
- * the card: its children find the memory in the world alone. Prints one JSON line for each part. */
+ * After each part the card's used memory must be what it was, and once more when MPS has ended. This process does not
+ * open the card: its children find the memory in the world alone. Prints one JSON line for each part. */
 #include "bench/cuda_share.h"
 
 #include <signal.h>

@@ -10,7 +10,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* Creates the file without a name, or with one if the file system cannot do that. Returns -1 and sets errno on failure. */
+/* Creates the file without a name, or with one if the file system cannot do that. Returns -1 and sets errno on
+ * failure. */
 static int create(cli_atomic_file *a, const char *folder)
 {
     int fd = open(folder, O_TMPFILE | O_WRONLY | O_CLOEXEC, 0666);

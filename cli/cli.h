@@ -22,8 +22,9 @@ typedef struct cli_command {
     const char *help;    /* what `shoal NAME --help` prints; NULL: it is made from the table */
     cli_exit (*run)(int argc, char **argv);
     const struct cli_table *table; /* of its options (cli/table.h); NULL: they are in words */
-    /* For the completions, if there is no table: the options, those that take a folder with a / at the end, and the words for the first
-     * argument. The words that may follow one are after a colon, separated by commas: "list verify:mnist --to/". */
+    /* For the completions, if there is no table: the options, those that take a folder with a / at the end, and the
+     * words for the first argument. The words that may follow one are after a colon, separated by commas: "list
+     * verify:mnist --to/". */
     const char *words;
     const char *flag; /* one more option without a value, if there is no table; NULL: none */
 } cli_command;
@@ -33,12 +34,13 @@ extern const cli_command cli_train, cli_eval, cli_predict, cli_info, cli_ps, cli
 /* Returns command i in the order of the help, NULL beyond the last. */
 const cli_command *cli_command_at(size_t i);
 
-/* Prints "shoal NAME: text" to standard error as one line, even if the text has line breaks. Returns status. command may be NULL. */
+/* Prints "shoal NAME: text" to standard error as one line, even if the text has line breaks. Returns status. command
+ * may be NULL. */
 __attribute__((format(printf, 3, 4))) cli_exit cli_complain(const cli_command *command, cli_exit status,
                                                             const char *format, ...);
 
-/* Reads the options of a command without a table: --json, --help, --version, its flag, and at most one argument. Returns false if the command is
- * finished, with its message printed: exit with *out_status. */
+/* Reads the options of a command without a table: --json, --help, --version, its flag, and at most one argument.
+ * Returns false if the command is finished, with its message printed: exit with *out_status. */
 typedef struct cli_options {
     bool json;
     bool flag;            /* that of the command */
@@ -47,7 +49,8 @@ typedef struct cli_options {
 bool cli_options_read(const cli_command *command, int argc, char **argv, cli_options *out_options,
                       cli_exit *out_status);
 
-/* Standard output. `file` collects the text; it is sent in whole pieces, so that a failed write is detected and reported. */
+/* Standard output. `file` collects the text; it is sent in whole pieces, so that a failed write is detected and
+ * reported. */
 typedef struct cli_output {
     FILE *file;
     char *text;

@@ -227,8 +227,8 @@ static cli_exit run(int argc, char **argv)
             return CLI_FAILED;
         }
         status = parts[i].run(&c);
-        c.output.failed =
-            c.output.failed || status != CLI_OK; /* so that nothing is printed: half an answer would mislead */
+        /* After a failure nothing is printed: half an answer would mislead. */
+        c.output.failed = c.output.failed || status != CLI_OK;
         cli_exit sent = cli_output_end(&c.output);
         return status != CLI_OK ? status : sent;
     }

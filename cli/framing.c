@@ -10,9 +10,9 @@
 #define SIZE_OFF 1.5      /* tolerance in pixels for the longer side of an image that has the frame already, */
 #define CENTRE_OFF 0.75   /* and for its centre: half a pixel in MNIST's files, and rounding */
 
-/* As the authors describe it: NIST's digits fit into 20 x 20 pixels, and their centre of mass is in the middle of 28 x 28 (LeCun, Cortes and
- * Burges); in the files that is the middle of the fifteenth pixel. The photos of fashion were trimmed, scaled to 28 pixels at their longer side, and
- * centred (Xiao, Rasul and Vollgraf, 2017). */
+/* As the authors describe it: NIST's digits fit into 20 x 20 pixels, and their centre of mass is in the middle of 28 x
+ * 28 (LeCun, Cortes and Burges); in the files that is the middle of the fifteenth pixel. The photos of fashion were
+ * trimmed, scaled to 28 pixels at their longer side, and centred (Xiao, Rasul and Vollgraf, 2017). */
 static const cli_framing digits = {.longest = 20, .middle = 14.5, .by_mass = true, .stretch = true};
 static const cli_framing fashion = {.longest = CLI_FRAME, .middle = 14};
 
@@ -91,7 +91,8 @@ typedef struct ink_levels {
     double of[LEVELS];
 } ink_levels;
 
-/* Finds the ink of each level. d is the difference of a level to the ground: up to `floor` it is uneven ground, from `full` on it is all ink.
+/* Finds the ink of each level. d is the difference of a level to the ground: up to `floor` it is uneven ground, from
+ * `full` on it is all ink.
  * Returns false if nothing differs enough. */
 static bool find_ink(const cli_framing *framing, const cli_image *image, bool dark, ink_levels *out)
 {
@@ -118,7 +119,8 @@ static bool find_ink(const cli_framing *framing, const cli_image *image, bool da
 
 /* ---- where it is ---- */
 
-/* The lines that contain the ink, without DUST at each end, and its centre, in lines from the first line of the image. */
+/* The lines that contain the ink, without DUST at each end, and its centre, in lines from the first line of the
+ * image. */
 typedef struct span {
     uint32_t first, end;
     double centre;
@@ -181,7 +183,8 @@ static bool is_framed(const cli_framing *framing, const cli_image *image, const 
     return fabs(longest - framing->longest) <= SIZE_OFF && fmax(fabs(off_x), fabs(off_y)) <= CENTRE_OFF;
 }
 
-/* Returns the position of the span's first pixel in the frame. It is a whole pixel, as in the data sets, so that edges stay sharp. */
+/* Returns the position of the span's first pixel in the frame. It is a whole pixel, as in the data sets, so that edges
+ * stay sharp. */
 static double place(const cli_framing *framing, const span *s, double scale)
 {
     double length = (s->end - s->first) * scale, centre = (centre_of(framing, s) - s->first) * scale;

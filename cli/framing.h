@@ -1,6 +1,7 @@
 /* Brings an image into the frame of a data set: the size and position that its images give to what they show.
  *
- * A model knows only the frame of its set. A digit that fills the image, or is small in a corner, looks like something else to it.
+ * A model knows only the frame of its set. A digit that fills the image, or is small in a corner, looks like something
+ * else to it.
  */
 #ifndef CLI_FRAMING_H
 #define CLI_FRAMING_H
@@ -22,8 +23,9 @@ const cli_framing *cli_framing_of(const char *data);
 /* Checks whether the image shows something darker than its ground, which is the median of the outermost pixels. */
 bool cli_framing_is_dark_on_light(const cli_image *image);
 
-/* Writes CLI_FRAME x CLI_FRAME values from 0, the ground, to 255. invert: what is shown is darker than the ground. Returns false if nothing
- * differs from the ground. *out_box is what was cropped to; its width is 0 if the image already had the frame. */
+/* Writes CLI_FRAME x CLI_FRAME values from 0, the ground, to 255. invert: what is shown is darker than the ground.
+ * Returns false if nothing differs from the ground. *out_box is what was cropped to; its width is 0 if the image
+ * already had the frame. */
 bool cli_framing_apply(const cli_framing *framing, const cli_image *image, bool invert, float *out, cli_box *out_box);
 
 #endif

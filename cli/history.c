@@ -98,8 +98,8 @@ static void add_epoch(cli_history *h, const shoal_train_event *event)
                      .trained = cli_trained(event->workers, event->workers_count)};
 }
 
-/* Adds the past epochs of a resumed job, each as a sample too. What each worker did in them is not recorded: its share of the whole is a good
- * guess, and exact where workers have parts of a set. */
+/* Adds the past epochs of a resumed job, each as a sample too. What each worker did in them is not recorded: its share
+ * of the whole is a good guess, and exact where workers have parts of a set. */
 static void add_past(cli_history *h, const shoal_train_event *event)
 {
     const shoal_train_past *past = event->past;

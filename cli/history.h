@@ -8,8 +8,9 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* A list that becomes coarser when it is full: it drops every second entry, and from then on keeps only every second new one. The last entry
- * is always the newest. Invariant: entry i, except the last, is number i * stride of all entries that were added. */
+/* A list that becomes coarser when it is full: it drops every second entry, and from then on keeps only every second
+ * new one. The last entry is always the newest. Invariant: entry i, except the last, is number i * stride of all
+ * entries that were added. */
 typedef struct cli_thin {
     size_t size, room; /* the size of an entry in bytes; the maximum number of entries, which is even */
     size_t count;

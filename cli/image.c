@@ -160,7 +160,8 @@ bool cli_image_decode(const uint8_t *bytes, size_t size, cli_image *out_image, c
     return fail(why, "neither a PNG nor a PGM file (P2 or P5)");
 }
 
-/* Reads the whole file, unless it has more than CLI_IMAGE_FILE bytes. The caller owns the result. Returns NULL and sets errno on failure. */
+/* Reads the whole file, unless it has more than CLI_IMAGE_FILE bytes. The caller owns the result. Returns NULL and sets
+ * errno on failure. */
 static uint8_t *read_all(int fd, size_t *out_size)
 {
     size_t room = 1u << 16, size = 0;
@@ -252,7 +253,8 @@ static double sum_up(const cli_image *image, const float levels[256], cli_box bo
     return sum;
 }
 
-/* An area is at least one pixel wide. If it covers parts of two pixels, its value is between theirs, so that small images do not become blocks. */
+/* An area is at least one pixel wide. If it covers parts of two pixels, its value is between theirs, so that small
+ * images do not become blocks. */
 void cli_image_draw(const cli_image *image, const float levels[256], cli_box box, double left, double top, double step,
                     int side, float *out)
 {

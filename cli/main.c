@@ -59,8 +59,8 @@ static cli_exit print_help(void)
     return cli_output_end(&output);
 }
 
-/* Checks the environment variables whose unknown words the library ignores, in each process: it has no call that reports
- * them. */
+/* Checks the environment variables whose unknown words the library ignores, in each process: it has no call that
+ * reports them. */
 static bool check_environment(const cli_command *command)
 {
     static const struct {
@@ -104,7 +104,8 @@ static cli_exit run(int argc, char **argv)
     return cli_complain(NULL, CLI_MISUSED, "unknown command '%s'; use one of %s", word, command_names());
 }
 
-/* Opens each standard stream that is closed, in the wrong mode: no other file can get its fd, and using the stream still fails. */
+/* Opens each standard stream that is closed, in the wrong mode: no other file can get its fd, and using the stream
+ * still fails. */
 static void hold_standard_streams(void)
 {
     static const int modes[] = {O_WRONLY, O_RDONLY, O_RDONLY};

@@ -55,8 +55,8 @@ static int wait_for(struct pollfd *fds, nfds_t count, int milliseconds)
     return n;
 }
 
-/* Waits until standard output accepts data. Returns false to give up. `stop` is a pipe: a signal that comes just before write() leaves a
- * byte there and cannot be missed, as it could if it had to interrupt write(). */
+/* Waits until standard output accepts data. Returns false to give up. `stop` is a pipe: a signal that comes just before
+ * write() leaves a byte there and cannot be missed, as it could if it had to interrupt write(). */
 static bool wait_for_reader(int stop)
 {
     struct pollfd fds[] = {{.fd = STDOUT_FILENO, .events = POLLOUT}, {.fd = stop, .events = POLLIN}};

@@ -9,7 +9,8 @@
 #include <string.h>
 #include <sys/stat.h>
 
-/* Checks whether two texts of a setting have the same meaning. Two paths of a data folder do if they lead to the same one. */
+/* Checks whether two texts of a setting have the same meaning. Two paths of a data folder do if they lead to the same
+ * one. */
 static bool same_value(const char *setting, const char *a, const char *b)
 {
     struct stat p, q;
@@ -37,7 +38,8 @@ static bool differs(const shoal_tensors *there, const cli_settings *settings, in
     return false;
 }
 
-/* Checks whether a checkpoint is of a job that was interrupted: some of its epochs are finished, but not all, and it did not reach its goal. */
+/* Checks whether a checkpoint is of a job that was interrupted: some of its epochs are finished, but not all, and it
+ * did not reach its goal. */
 static bool interrupted(const shoal_tensors *there, long long *out_finished, long long *out_wanted)
 {
     const char *finished = shoal_tensors_text(there, "epochs"), *wanted = cli_checkpoint_text(there, "epochs");

@@ -27,8 +27,8 @@ static pid_t owner; /* forked workers inherit the handlers, but must leave the s
 
 static const int ways_out[] = {SIGQUIT, SIGABRT, SIGSEGV, SIGBUS, SIGTSTP};
 
-/* Restores the screen, then lets the signal take its default action. Ctrl-C, SIGTERM and SIGHUP are handled elsewhere: they end the job in
- * order. */
+/* Restores the screen, then lets the signal take its default action. Ctrl-C, SIGTERM and SIGHUP are handled elsewhere:
+ * they end the job in order. */
 static void leave(int number)
 {
     static const char out[] = CLEAR_BELOW SHOW, back[] = HIDE;
@@ -238,7 +238,8 @@ static void put_head(FILE *f, const layout *l, const cli_terms *terms)
 
 /* ---- what the rows say ---- */
 
-/* Updates the rates. They begin with the first images, because the time to start processes says nothing about the rest of the job. */
+/* Updates the rates. They begin with the first images, because the time to start processes says nothing about the rest
+ * of the job. */
 static void keep_pace(cli_progress *p, const shoal_train_event *event)
 {
     double now = event->so_far.train_seconds, passed = now - p->paced_at;

@@ -1,10 +1,11 @@
 /* Draws the rows that change on a terminal while a job runs: one for the whole job and one for each worker.
  *
- * Between two calls the hidden cursor is at the beginning of the first row. A terminal that is resized may wrap the rows, cut them or
- * leave them as they are. In each case everything from the cursor on belongs to the rows: the next frame overwrites it and clears the
- * rest. Some terminals (tmux) push one row off the top for each row that they wrap. So rows are at most CLI_PROGRESS_COLUMNS wide, and
- * a terminal of that width wraps none. While a frame is written, wrapping is off, so a frame made for a wider terminal does no harm.
- * A frame is one text, which the caller sends in one write.
+ * Between two calls the hidden cursor is at the beginning of the first row. A terminal that is resized may wrap the
+ * rows, cut them or leave them as they are. In each case everything from the cursor on belongs to the rows: the next
+ * frame overwrites it and clears the rest. Some terminals (tmux) push one row off the top for each row that they wrap.
+ * So rows are at most CLI_PROGRESS_COLUMNS wide, and a terminal of that width wraps none. While a frame is written,
+ * wrapping is off, so a frame made for a wider terminal does no harm. A frame is one text, which the caller sends in
+ * one write.
  */
 #ifndef CLI_PROGRESS_H
 #define CLI_PROGRESS_H

@@ -251,7 +251,8 @@ static bool note_world(const shoal_ps_entry *e, void *context)
     return name != NULL;
 }
 
-/* Whether a world that was listed cannot be read by its name: it has just ended, or its name is not that of its file. */
+/* Checks whether a world that was listed cannot be read by its name: it has just ended, or its name is not that of its
+ * file. */
 static bool is_unreadable(shoal_err err)
 {
     return err == SHOAL_ENOENT || err == SHOAL_EINVAL || err == SHOAL_EPERM || err == SHOAL_ELAYOUT ||

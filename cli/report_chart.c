@@ -81,7 +81,8 @@ static axis axis_of_x(const cli_chart *chart)
     return a;
 }
 
-/* Puts ticks at 1, 2 and 5 times powers of ten, or only at the powers if there are many decades. The axis ends slightly beyond the values. */
+/* Puts ticks at 1, 2 and 5 times powers of ten, or only at the powers if there are many decades. The axis ends slightly
+ * beyond the values. */
 static void make_log(axis *a)
 {
     static const double digits[] = {1, 2, 5};
@@ -283,7 +284,8 @@ static void put_line(FILE *f, const plot *p, const cli_curve *c)
     }
 }
 
-/* Draws the area between two gaps: along the upper values, and back along the lower ones. A single point is as wide as a line. */
+/* Draws the area between two gaps: along the upper values, and back along the lower ones. A single point is as wide as
+ * a line. */
 static void put_area(FILE *f, const plot *p, const cli_curve *c)
 {
     for (size_t i = 0, end; i < c->count; i = end + 1) {
@@ -395,8 +397,8 @@ static void put_mark(FILE *f, const plot *p, const cli_chart_mark *m, bool rule)
     fprintf(f, "<path d=\"M%.1f %.1f%s\"/></g>\n", x, m->kind == CLI_MARK_SAVE ? low : TOP, shapes[m->kind]);
 }
 
-/* Draws the marks. Those of a kind are in the order of time. A mark that would cover the one before it is left out, and many marks have no
- * lines. */
+/* Draws the marks. Those of a kind are in the order of time. A mark that would cover the one before it is left out, and
+ * many marks have no lines. */
 static void put_marks(FILE *f, const plot *p)
 {
     int counts[CLI_MARK_KINDS] = {0};

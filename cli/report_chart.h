@@ -1,5 +1,5 @@
-/* Draws a chart as SVG in a page: axes with round ticks, curves with their names at their ends, marks on the time axis. The page's script
- * only adds what is shown under the pointer. */
+/* Draws a chart as SVG in a page: axes with round ticks, curves with their names at their ends, marks on the time axis.
+ * The page's script only adds what is shown under the pointer. */
 #ifndef CLI_REPORT_CHART_H
 #define CLI_REPORT_CHART_H
 
@@ -20,7 +20,8 @@ typedef enum cli_scale {
     CLI_SCALE_LOG,   /* logarithmic if the values range over more than a decade, else around the values */
 } cli_scale;
 
-/* A curve. A point whose y is NaN is a gap. One whose y is infinite is marked above the plot as a value that is NaN or infinite. */
+/* A curve. A point whose y is NaN is a gap. One whose y is infinite is marked above the plot as a value that is NaN or
+ * infinite. */
 typedef struct cli_curve {
     const char *name;
     const char *x_key, *y_key; /* the names of the same numbers in the page's data, for the script */

@@ -48,8 +48,8 @@ static double done_at(const cli_history *h, int worker)
     return sample(h, i)->trained;
 }
 
-/* Computes the rate of a worker in each bin, over the time in which workers trained: tests in between do not count. A worker has no rate
- * after its last image, and none in a bin in which it trained for less than a quarter. */
+/* Computes the rate of a worker in each bin, over the time in which workers trained: tests in between do not count. A
+ * worker has no rate after its last image, and none in a bin in which it trained for less than a quarter. */
 static void fill_rate(const cli_report_data *d, int worker, double *out_rate)
 {
     const cli_history *h = d->history;

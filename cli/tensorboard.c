@@ -11,8 +11,8 @@
 #include <time.h>
 #include <unistd.h>
 
-/* Limits the samples of the curves: a minimum time between two, and a maximum number while the time doubles. A day gives some thousands, not a
- * million. */
+/* Limits the samples of the curves: a minimum time between two, and a maximum number while the time doubles. A day
+ * gives some thousands, not a million. */
 #define SAMPLE_SECONDS 0.25
 #define SAMPLE_SHARE (1.0 / 1024)
 #define FLUSH_SECONDS 1.0
@@ -180,7 +180,8 @@ static void write_job(const cli_tensorboard *t, const shoal_train_result *r, dou
     write_scalar(t, cli_terms_of(t->method)->rate_tag, r->images, r->images_per_second);
 }
 
-/* Writes the scalars that only a finished epoch has. Its number comes last: a file that a kill cut off before it lacks the epoch. */
+/* Writes the scalars that only a finished epoch has. Its number comes last: a file that a kill cut off before it lacks
+ * the epoch. */
 static void write_epoch(const cli_tensorboard *t, const shoal_train_result *r)
 {
     const cli_terms *terms = cli_terms_of(t->method);
@@ -199,7 +200,8 @@ static void write_curves(cli_tensorboard *t, const shoal_train_event *event)
     }
 }
 
-/* Writes the past epochs that the folder lacks: a job that was killed may have saved an epoch before its events were written. */
+/* Writes the past epochs that the folder lacks: a job that was killed may have saved an epoch before its events were
+ * written. */
 static void write_past(const cli_tensorboard *t, const shoal_train_past *past)
 {
     char path[PATH_MAX];

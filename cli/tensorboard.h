@@ -1,4 +1,5 @@
-/* Writes event files for TensorBoard: records framed as in TFRecord files, each an Event of TensorFlow's event.proto. */
+/* Writes event files for TensorBoard: records framed as in TFRecord files, each an Event of TensorFlow's
+ * event.proto. */
 #ifndef CLI_TENSORBOARD_H
 #define CLI_TENSORBOARD_H
 
@@ -30,7 +31,8 @@ bool cli_tensorboard_open(cli_tensorboard *events, shoal_train_method method, co
 /* tensorboard_past.c: sets out_there[i] if the event files of the folder have epoch i of past. */
 void cli_tensorboard_find(const char *folder, shoal_train_method method, const shoal_train_past *past, bool *out_there);
 
-/* Writes an event, and the past epochs of a resumed job that the folder lacks. Does nothing if there is no file. Returns false and sets errno if it cannot be written. */
+/* Writes an event, and the past epochs of a resumed job that the folder lacks. Does nothing if there is no file.
+ * Returns false and sets errno if it cannot be written. */
 bool cli_tensorboard_event(cli_tensorboard *events, const shoal_train_event *event);
 
 /* Closes the file, and removes it if it is empty because the job did not begin. */

@@ -17,8 +17,8 @@ static uint64_t little(const unsigned char *bytes, int count)
     return x;
 }
 
-/* Reads the step and value of an event with one scalar of this tag, as cli_tensorboard_event writes it: wall time, step, summary, value, tag,
- * number. Returns false if it is another event. */
+/* Reads the step and value of an event with one scalar of this tag, as cli_tensorboard_event writes it: wall time,
+ * step, summary, value, tag, number. Returns false if it is another event. */
 static bool read_scalar(const unsigned char *data, size_t size, const char *tag, int64_t *out_step, float *out_value)
 {
     size_t at = 10, length = strlen(tag); /* after the key and the 8 bytes of the time, and the key of the step */

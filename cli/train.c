@@ -33,7 +33,8 @@ static void note_signal(int number)
     errno = kept;
 }
 
-/* SIGHUP stays ignored if it is, as under nohup. SIGINT does not: a shell ignores it for every job in the background. */
+/* SIGHUP stays ignored if it is, as under nohup. SIGINT does not: a shell ignores it for every job in the
+ * background. */
 static bool watch_signals(void)
 {
     struct sigaction action = {.sa_handler = note_signal, .sa_flags = SA_RESTART}, hangup;
@@ -89,7 +90,8 @@ static const char *named(const char *path)
     return path != NULL && strcmp(path, "-") != 0 ? path : NULL;
 }
 
-/* Checks that no two options name the same file. --resume and --save, the first two, may: a job may continue in its own file. */
+/* Checks that no two options name the same file. --resume and --save, the first two, may: a job may continue in its own
+ * file. */
 static bool files_differ(const cli_train_call *asked)
 {
     const named_file files[] = {

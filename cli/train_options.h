@@ -19,12 +19,13 @@ typedef struct cli_train_call {
 
 extern const cli_table cli_train_table;
 
-/* Reads the command line and the config file. Returns false if the command is finished, with its message printed: exit with
- * *out_status. Call cli_train_free in any case. */
+/* Reads the command line and the config file. Returns false if the command is finished, with its message printed: exit
+ * with *out_status. Call cli_train_free in any case. */
 bool cli_train_read(int argc, char **argv, cli_train_call *call, cli_exit *out_status);
 void cli_train_free(cli_train_call *call);
 
-/* Lists the settings of a job as --print-config does, without those of the output. Returns false if there is no memory. */
+/* Lists the settings of a job as --print-config does, without those of the output. Returns false if there is no
+ * memory. */
 bool cli_settings_of(const shoal_train_options *job, cli_settings *out_settings);
 void cli_settings_free(cli_settings *settings);
 

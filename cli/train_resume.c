@@ -114,8 +114,8 @@ static bool take_method(reading *r)
     return strcmp(there, shoal_train_method_name(r->call->job.method)) == 0;
 }
 
-/* Says why the settings of the file cannot be used. Only --print-config needs it: a job that runs fails in the library, and its log and
- * report have the reason too. */
+/* Says why the settings of the file cannot be used. Only --print-config needs it: a job that runs fails in the library,
+ * and its log and report have the reason too. */
 static void say_unusable(reading *r, bool checkpoint)
 {
     const char *path = r->call->job.resume;

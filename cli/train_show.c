@@ -257,8 +257,8 @@ static int64_t now(void)
     return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
 }
 
-/* Writes the report after each epoch, and from time to time during a long one. Writing takes at most a tenth of the time, however short the
- * epochs are. An error is ignored here: the last write, at the end, reports it. */
+/* Writes the report after each epoch, and from time to time during a long one. Writing takes at most a tenth of the
+ * time, however short the epochs are. An error is ignored here: the last write, at the end, reports it. */
 static void refresh_report(cli_show *show, const shoal_train_event *event)
 {
     int64_t begun = now();

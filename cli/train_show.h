@@ -1,4 +1,5 @@
-/* The output of `shoal train`: lines, rows that change on a terminal, tables at the end, JSON, event files and a report. */
+/* The output of `shoal train`: lines, rows that change on a terminal, tables at the end, JSON, event files and a
+ * report. */
 #ifndef CLI_TRAIN_SHOW_H
 #define CLI_TRAIN_SHOW_H
 
@@ -49,7 +50,8 @@ cli_exit cli_show_end(cli_show *show, bool failed);
 
 /* train_print.c: the lines for people. columns is the width of the terminal; 0: no limit. */
 
-/* Prints the row of an epoch, below a heading if its columns are not those in `before`. Returns its columns, which are never 0. */
+/* Prints the row of an epoch, below a heading if its columns are not those in `before`. Returns its columns, which are
+ * never 0. */
 unsigned cli_print_epoch(FILE *file, const shoal_train_options *job, const shoal_train_event *event, int columns,
                          unsigned before);
 void cli_print_summary(FILE *file, const cli_show *show, const shoal_train_event *event, int columns);

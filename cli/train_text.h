@@ -38,7 +38,8 @@ bool cli_diverged(const shoal_train_result *result, const shoal_train_worker *wo
 #define CLI_DIVERGED                                                                                                   \
     "the loss is NaN or infinite: the learning rate may be too large, or the data may have NaN or infinity"
 
-/* Writes "accuracy 98.00 % reached in epoch 3", or "accuracy 98.00 % not reached", for a job with a goal. Returns buffer. */
+/* Writes "accuracy 98.00 % reached in epoch 3", or "accuracy 98.00 % not reached", for a job with a goal. Returns
+ * buffer. */
 const char *cli_goal_text(const shoal_train_options *job, const shoal_train_result *result, char *buffer,
                           size_t capacity);
 

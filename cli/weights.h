@@ -15,9 +15,9 @@ typedef struct cli_weights {
     shoal_tensors *file;
 } cli_weights;
 
-/* Loads the weights of a file into a new model. If model is NULL, the file names it. Tensors whose names begin with "shoal/" are other
- * state of a checkpoint and are ignored. Returns false after printing what is wrong, with the file and the tensor: exit with
- * *out_status. Call cli_weights_free in any case. */
+/* Loads the weights of a file into a new model. If model is NULL, the file names it. Tensors whose names begin with
+ * "shoal/" are other state of a checkpoint and are ignored. Returns false after printing what is wrong, with the file
+ * and the tensor: exit with *out_status. Call cli_weights_free in any case. */
 bool cli_weights_load(const cli_command *command, const char *path, const char *model, cli_weights *out_weights,
                       cli_exit *out_status);
 void cli_weights_free(cli_weights *weights);

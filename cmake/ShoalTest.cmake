@@ -162,7 +162,7 @@ function(shoal_write_card_commands)
     file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/tests_cuda.txt CONTENT "${commands}" @ONLY)
 endfunction()
 
-# The same program once more with tensors of a card (tests/talk.h): as <name>.stub over the stub of the driver, which needs no card,
+# The same program once more with tensors of a card (tests/harness/talk.h): as <name>.stub over the stub of the driver, which needs no card,
 # and on a card.
 function(shoal_test_talk name)
     if(NOT SHOAL_TESTS)

@@ -165,10 +165,10 @@ SHOAL_MUST_USE shoal_err shoal_worker_begin(const shoal_pool_objects *objects, i
  * is lost: the next call gets the same task); SHOAL_ESTATE if the last task was not answered; SHOAL_EINTR. */
 SHOAL_MUST_USE shoal_err shoal_worker_take(shoal_worker *worker, int64_t timeout, shoal_value **out_task);
 
-/* Answers the task: with its result, or if err is not SHOAL_OK, with an error and a value of any kind, NULL for the text
- * of the last error. If there is no memory for the value, the answer is SHOAL_ENOMEM. Consumes value, on success and on
- * failure. Does not block. Errors: SHOAL_ESTATE if there is no task; SHOAL_ENOMEM: this process must end now, and the
- * pool finds the answer then. */
+/* Answers the task: with its result, or if err is not SHOAL_OK, with an error and a value of any kind, NULL for the
+ * text of the last error. If there is no memory for the value, the answer is SHOAL_ENOMEM. Consumes value, on success
+ * and on failure. Does not block. Errors: SHOAL_ESTATE if there is no task; SHOAL_ENOMEM: this process must end now,
+ * and the pool finds the answer then. */
 SHOAL_MUST_USE shoal_err shoal_worker_answer(shoal_worker *worker, shoal_err err, shoal_value *value);
 
 /* Ends a worker in order: the pool does not look for a task of it. If it has one, the pool does. NULL is allowed. */

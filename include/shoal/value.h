@@ -192,9 +192,9 @@ SHOAL_MUST_USE shoal_err shoal_arg_int(const shoal_value *args, const char *key,
 SHOAL_MUST_USE shoal_err shoal_arg_uint(const shoal_value *args, const char *key, uint64_t *out_uint);
 SHOAL_MUST_USE shoal_err shoal_arg_float(const shoal_value *args, const char *key, double *out_float);
 
-/* Read a string, bytes or a shared object from a map by its key. The map owns the result: retain a handle to use it
- * for longer. out_size may be NULL; after a failure it is set to 0. Do not block. Thread-safe. Errors, whose text names
- * the key: SHOAL_ENOENT if the key is missing; SHOAL_ETYPE if the member has another type; SHOAL_EINVAL for NULL; those of
+/* Read a string, bytes or a shared object from a map by its key. The map owns the result: retain a handle to use it for
+ * longer. out_size may be NULL; after a failure it is set to 0. Do not block. Thread-safe. Errors, whose text names the
+ * key: SHOAL_ENOENT if the key is missing; SHOAL_ETYPE if the member has another type; SHOAL_EINVAL for NULL; those of
  * shoal_value_as_tensor and the like. */
 const char *shoal_arg_string(const shoal_value *args, const char *key);
 const void *shoal_arg_bytes(const shoal_value *args, const char *key, size_t *out_size);

@@ -1,8 +1,8 @@
 /* numpy arrays as values.
  *
- * An array over a Block that was made to be shared travels by handle: the receiver sees the same memory. Any other array
- * travels by value. From LARGE bytes on its elements are copied once, into a block that then belongs to the receiver;
- * smaller ones are copied into the message and out of it, which is cheaper than a block.
+ * An array over a Block that was made to be shared travels by handle: the receiver sees the same memory. Any other
+ * array travels by value. From LARGE bytes on its elements are copied once, into a block that then belongs to the
+ * receiver; smaller ones are copied into the message and out of it, which is cheaper than a block.
  *
  * Only numbers take this way. Structured arrays, objects, strings, times and subclasses are pickled.
  */

@@ -60,8 +60,8 @@ int ext_card_device(const char *name, shoal_device *out_device)
 
 /* ---- DLPack's rules ---- */
 
-/* The numbers of streams: None and 1 are the legacy default stream, 2 is the thread's default stream, -1 asks for no order,
- * 0 could mean several, and others are addresses. */
+/* The numbers of streams: None and 1 are the legacy default stream, 2 is the thread's default stream, -1 asks for no
+ * order, 0 could mean several, and others are addresses. */
 static int read_stream(PyObject *stream, ext_destination *to)
 {
     long long number = Py_IsNone(stream) ? 1 : PyLong_AsLongLong(stream);

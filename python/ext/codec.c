@@ -1,9 +1,10 @@
 /* Python objects as values.
  *
- * Frequent types take a short way: None, bool, int, float, str, bytes, shared objects, numpy arrays and torch tensors,
- * and lists, tuples and dicts of such things. C programs read these as plain values. Containers with plain members only
- * are written and read without values in between (packed.c, unpack.c). Everything else is pickled, by the functions that
- * shoal.multiprocessing.reduction registers.
+ * Frequent types take a short way: None, bool, int, float, str, bytes, shared objects (queues, locks, shoal.Tensor and
+ * so on: shared.c has the kinds), numpy arrays and torch tensors, and lists, tuples and dicts of such things. C
+ * programs read these as plain values. Containers with plain members only are written and read without values in
+ * between (packed.c, unpack.c). Everything else is pickled, by the functions that shoal.multiprocessing.reduction
+ * registers.
  *
  * What a value cannot say by itself is said by foreign values with a tag:
  *   [foreign TUPLE, a, b]          a tuple

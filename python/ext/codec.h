@@ -13,11 +13,11 @@ enum {
     CODEC_SMALL_ARRAY = 0x50590005,
 };
 
-/* Whether received pickles may be loaded: not in a process that only joined its world, unless it said so. */
+/* 1: received pickles may be loaded. 0 in a process that only joined its world, unless it allowed them. */
 extern int ext_unpickle_allowed;
 
-/* Whether the class of a wrapper has nothing to add to the shared object, so that it can travel as itself. May set an
- * exception. */
+/* Returns whether the class of a wrapper adds nothing to the shared object, so that the object can travel as itself.
+ * May set an exception. */
 int ext_shared_is_plain(PyObject *obj);
 
 /* Makes a value from an object by pickling it, whatever it is. */
@@ -30,8 +30,8 @@ shoal_value *ext_pickle_value(PyObject *pickle, PyObject *objects);
 PyObject *ext_objects_of(const shoal_value *list);
 
 /* The objects of a message that must not become two if they are in it twice: containers, arrays, tensors, shared
- * objects. Pickle carries messages with one of them twice, or with containers nested deeper than EXT_KNOWN_DEPTH, and so
- * the circular ones. */
+ * objects. Pickle carries messages with one of them twice, or with containers nested deeper than EXT_KNOWN_DEPTH, and
+ * so the circular ones. */
 #define EXT_KNOWN_FEW 64
 #define EXT_KNOWN_DEPTH 16
 

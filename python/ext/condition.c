@@ -1,4 +1,5 @@
-/* Condition: with its own recursive lock, which is inside the library's condition, or with a Lock or RLock of the caller.
+/* Condition: with its own recursive lock, which is inside the library's condition, or with a Lock or RLock of the
+ * caller.
  *
  * With a lock L of the caller, the library's condition C has a lock of its own beside it:
  *

@@ -40,8 +40,8 @@ void ext_let_signals_end_waits(void);
 void ext_raise_later(void);
 
 /* Makes a call of the library that may wait, without the interpreter's lock. A call should be tried before without
- * waiting, where that is cheap. SHOAL_EINTR means that a signal handler has raised; ext_raise passes that on. If the call
- * succeeds although a handler has raised, the exception follows as soon as the method has returned. */
+ * waiting, where that is cheap. SHOAL_EINTR means that a signal handler has raised; ext_raise passes that on. If the
+ * call succeeds although a handler has raised, the exception follows as soon as the method has returned. */
 #define EXT_WAIT(err, call)                                                                                            \
     do {                                                                                                               \
         ext_let_signals_end_waits();                                                                                   \
@@ -53,8 +53,9 @@ void ext_raise_later(void);
         }                                                                                                              \
     } while (0)
 
-/* Makes a call that may wait as long as that timeout: first without waiting, which is cheaper with the interpreter's lock.
- * `call` has `limit` for its own timeout. The handle is retained, because another thread may close it meanwhile. */
+/* Makes a call that may wait as long as that timeout: first without waiting, which is cheaper with the interpreter's
+ * lock. `call` has `limit` for its own timeout. The handle is retained, because another thread may close it
+ * meanwhile. */
 #define EXT_TRY(err, noun, handle, timeout, call)                                                                      \
     do {                                                                                                               \
         int64_t limit = SHOAL_NOW;                                                                                     \
@@ -111,7 +112,8 @@ PyTypeObject *ext_shared_type_add(PyObject *module, const char *name, shoal_kind
  * takes over the caller's reference of the handle, after a failure too. */
 PyObject *ext_shared_new(PyTypeObject *type, void *handle);
 
-/* Returns the handle of an object of a kind. Sets TypeError if obj is something else, and ValueError if it was closed. */
+/* Returns the handle of an object of a kind. Sets TypeError if obj is something else, and ValueError if it was
+ * closed. */
 void *ext_shared_handle(PyObject *obj, shoal_kind kind);
 
 /* Makes a value with the shared object of a wrapper. NULL and an exception on failure. */

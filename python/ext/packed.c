@@ -1,8 +1,8 @@
 /* Plain containers as MessagePack, written from Python objects in one pass; unpack.c reads them.
  *
- * A plain container is a list, tuple or dict of None, bool, int, float, str, bytes and plain containers. Its message has
- * the bytes that the library writes for such a value (src/ipc/value_codec.h), so C programs read it as a list or map.
- * It is just not built as a tree of values first: that costs an allocation for each member, in both processes.
+ * A plain container is a list, tuple or dict of None, bool, int, float, str, bytes and plain containers. Its message
+ * has the bytes that the library writes for such a value (src/ipc/value_codec.h), so C programs read it as a list or
+ * map. It is just not built as a tree of values first: that costs an allocation for each member, in both processes.
  */
 #include "codec.h"
 
@@ -146,7 +146,8 @@ typedef struct writer {
 static PyObject *arguments_writer; /* write_arguments as a Python function */
 static writer *writer_now;         /* its argument */
 
-/* The memory of the last large message, for the next one: it need not grow by doubling again, nor come from the system. */
+/* The memory of the last large message, for the next one: it need not grow by doubling again, nor come from the
+ * system. */
 static uint8_t *spare;
 static size_t spare_size;
 #define SPARE_MOST (1u << 20)
@@ -237,8 +238,8 @@ static inline int write_int(writer *w, PyObject *obj)
     return 1;
 }
 
-/* Writes the head of something with a size: its short form if it has one (fix: the first byte, below: the sizes that fit
- * into it), then those of 8, 16 and 32 bits; head_8 is 0 if there is none of 8 bits. */
+/* Writes the head of something with a size: its short form if it has one (fix: the first byte, below: the sizes that
+ * fit into it), then those of 8, 16 and 32 bits; head_8 is 0 if there is none of 8 bits. */
 static int write_head(writer *w, size_t size, uint8_t fix, size_t below, uint8_t head_8, uint8_t head_16)
 {
     if (size > UINT32_MAX / 2) {
@@ -371,8 +372,8 @@ static inline int write_member(writer *w, PyObject *obj)
     return PyLong_CheckExact(obj) ? write_int(w, obj) : write_object(w, obj);
 }
 
-/* The limited API gives the members of a tuple one by one, a call for each. But a function gets its arguments as an array:
- * so a long tuple is written by calling this function with it. */
+/* The limited API gives the members of a tuple one by one, a call for each. But a function gets its arguments as an
+ * array: so a long tuple is written by calling this function with it. */
 static PyObject *write_arguments(PyObject *unused, PyObject *const *members, Py_ssize_t count)
 {
     writer *w = writer_now;

@@ -215,8 +215,8 @@ static PyObject *pipe_recv_bytes(PyObject *self, PyObject *const *args, Py_ssize
     PyObject *bytes = receive_bytes(self);
     if (bytes != NULL && PyBytes_Size(bytes) > most) {
         Py_DECREF(bytes);
-        pipe_object *end =
-            (pipe_object *)self; /* the rest of the message cannot be had: the end is closed for reading */
+        /* The rest of the message is lost, so the end is closed for reading. */
+        pipe_object *end = (pipe_object *)self;
         end->readable = 0;
         if (!end->writable) {
             ext_shared_close(&end->shared);

@@ -147,8 +147,8 @@ static size_t size_of(const shoal_value *value, int depth)
     }
 }
 
-/* pool_put(pool, job, index, call, function, keep, x, more): returns about how many bytes that takes. function is None if
- * x has it: (function, x). more: another task follows at once. */
+/* pool_put(pool, job, index, call, function, keep, x, more): returns about how many bytes that takes. function is None
+ * if x has it: (function, x). more: another task follows at once. */
 static PyObject *pool_put(PyObject *module, PyObject *args)
 {
     (void)module;
@@ -328,8 +328,8 @@ static int answer_no_memory(const worker *w)
     return done;
 }
 
-/* Answers with the result of a task; NULL if it raised. What cannot be encoded is replaced by an exception that says so.
- * Consumes the result. */
+/* Answers with the result of a task; NULL if it raised. What cannot be encoded is replaced by an exception that says
+ * so. Consumes the result. */
 static int answer(const worker *w, PyObject *result)
 {
     shoal_err code = result != NULL ? SHOAL_OK : RAISED;
@@ -470,8 +470,8 @@ static PyObject *decode_answer(const shoal_answer *a)
 /* A full heap has no room for a message that there is a note, so the handler thread looks from time to time. */
 #define COLLECT_TIME SHOAL_SECONDS(1)
 
-/* pool_collect(pool, most): waits for an answer, a second at most, and returns a list of those that are there; None once
- * the queue of answers is closed and empty. After MemoryError nothing is lost. */
+/* pool_collect(pool, most): waits for an answer, a second at most, and returns a list of those that are there; None
+ * once the queue of answers is closed and empty. After MemoryError nothing is lost. */
 static PyObject *pool_collect(PyObject *module, PyObject *args)
 {
     (void)module;

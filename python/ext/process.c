@@ -11,8 +11,8 @@
 
 /* ---- the death of the parent ----
  *
- * A child gets DEATH_SIGNAL when its parent dies, and SIGKILL LAST_MOMENT later. In between it can see that its parent is
- * gone. Its own children go through the same once it is dead, so a grandchild is gone after twice that time.
+ * A child gets DEATH_SIGNAL when its parent dies, and SIGKILL LAST_MOMENT later. In between it can see that its parent
+ * is gone. Its own children go through the same once it is dead, so a grandchild is gone after twice that time.
  *
  * To the world, a process that executes another program is dead, too, and the same happens. Whoever looks for the child
  * then finds a parent that runs, so the child says why it ends. */
@@ -25,8 +25,8 @@ static volatile pid_t death_timer_owner; /* a fork does not inherit the timer */
 static volatile sig_atomic_t parent_died;
 static pid_t parent;
 
-/* Whether the parent still runs. In a signal handler. A dying process closes its files, which sends the signal, before it leaves
- * its children: its flags in /proc say that it is dying. */
+/* Returns whether the parent still runs. Called in a signal handler. A dying process closes its files, which sends the
+ * signal, before it leaves its children: its flags in /proc say that it is dying. */
 static int parent_runs(void)
 {
     char path[32], text[512];

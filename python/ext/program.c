@@ -1,4 +1,5 @@
-/* C programs and Python in one world: starts a program whose arguments are plain values, and takes those of a C parent. */
+/* C programs and Python in one world: starts a program whose arguments are plain values, and takes those of a C
+ * parent. */
 #include "codec.h"
 
 #include <stdlib.h>

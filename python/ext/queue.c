@@ -1,7 +1,7 @@
 /* Queue: the C part of Queue, JoinableQueue and SimpleQueue. */
 #include "ext.h"
 
-#define LARGEST_BOUND (1 << 30) /* of the library; a larger one stands for none, as people write it */
+#define LARGEST_BOUND (1 << 30) /* the library's limit; programs write a larger bound to mean none */
 
 typedef struct queue_object {
     ext_shared shared;

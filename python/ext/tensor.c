@@ -1,5 +1,5 @@
-/* Tensor: the library's tensors in Python. tensor_make.c makes one from its arguments, tensor_buffer.c and dlpack.c show its
- * memory to others, and card.c has what is special about GPUs.
+/* Tensor: the library's tensors in Python. tensor_make.c makes one from its arguments, tensor_buffer.c and dlpack.c
+ * show its memory to others, and card.c has what is special about GPUs.
  *
  * Every view of the memory holds a pack (shoal_dlpack): as long as one exists, the memory stays, and a private tensor
  * cannot move into the heap. */
@@ -131,8 +131,8 @@ static PyObject *tensor_dlpack_device(PyObject *self, PyObject *unused)
     return t != NULL && ext_dlpack_device(t, &device) == 0 ? Py_BuildValue("(ii)", device.type, device.id) : NULL;
 }
 
-/* Moves private memory into the heap before torch gets its address. So the torch tensor can be sent, and both tensors stay
- * the same memory. What cannot move, because something else has its address, stays private. */
+/* Moves private memory into the heap before torch gets its address. So the torch tensor can be sent, and both tensors
+ * stay the same memory. What cannot move, because something else has its address, stays private. */
 static void share_with_torch(shoal_tensor *t)
 {
     PyObject *name = PyUnicode_FromString("torch");
@@ -258,7 +258,8 @@ static PyObject *tensor_to(PyObject *self, PyObject *name)
     return ext_card_device(text, &device) == 0 ? tensor_move(self, device) : NULL;
 }
 
-/* memoryview has the numbers of all dtypes but the two halves, which become f32 before. What is on the GPU is copied. */
+/* memoryview has the numbers of all dtypes but the two halves, which become f32 before. What is on the GPU is
+ * copied. */
 static PyObject *tensor_tolist(PyObject *self, PyObject *unused)
 {
     (void)unused;

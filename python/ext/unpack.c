@@ -154,8 +154,8 @@ static inline PyObject *read_member(reader *r)
     return read_object(r);
 }
 
-/* An iterator over the members of a list or tuple. With the limited API each member of a new list is set by a call, with
- * its checks; a list that is made of an iterator calls the iterator, and sets its members itself. */
+/* An iterator over the members of a list or tuple. With the limited API each member of a new list is set by a call,
+ * with its checks; a list that is made of an iterator calls the iterator, and sets its members itself. */
 typedef struct members {
     PyObject_HEAD reader *r;
     Py_ssize_t left;

@@ -5,7 +5,7 @@ This module imports nothing that takes time: every child imports it.
 import sys
 
 in_child = False
-"""Whether shoal.multiprocessing has started this process."""
+"""True if shoal.multiprocessing has started this process."""
 
 
 def prepare() -> None:

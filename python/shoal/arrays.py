@@ -169,7 +169,7 @@ def _with_article(name: str) -> str:
 
 
 def is_shared(x: Any) -> bool:
-    """Whether the elements of a numpy array, a torch tensor or a `shoal.Tensor` are in shared memory. For a torch
+    """Returns whether the elements of a numpy array, a torch tensor or a `shoal.Tensor` are in shared memory. For a torch
     tensor, that may be torch's own."""
     if isinstance(x, _shoal.Tensor):
         return x.is_shared

@@ -78,7 +78,7 @@ class Examples(unittest.TestCase):
 
 
 def has_card():
-    """Whether torch finds a GPU. In a process of its own: this one stays without torch."""
+    """Returns whether torch finds a GPU. In a process of its own: this one stays without torch."""
     program = "import sys, torch; sys.exit(not torch.cuda.is_available())"
     return subprocess.run([sys.executable, "-c", program], timeout=LIMIT).returncode == 0
 

@@ -35,7 +35,7 @@ def run_program(text, **environment):
 
 
 def same_memory(a, b):
-    """Whether a write through one is seen through the other."""
+    """Returns whether a write through one is seen through the other."""
     first = (0,) * a.dim()
     before = a[first].item()
     with torch.no_grad():

@@ -4,9 +4,9 @@
  * pointer is replaced. So views and Parameters follow, and from then on the memory travels by handle. Only memory of
  * torch's own allocator is moved, because others may have kept its address.
  *
- * Torch and Shoal each have a stream. Before a tensor is sent, Shoal's stream waits for torch's current one; when one has
- * arrived, torch's current one waits for Shoal's; and when a storage is freed, Shoal's waits again, so that the memory is
- * not used again too early. None of this calls the driver more than once if nothing is under way.
+ * Torch and Shoal each have a stream. Before a tensor is sent, Shoal's stream waits for torch's current one; when one
+ * has arrived, torch's current one waits for Shoal's; and when a storage is freed, Shoal's waits again, so that the
+ * memory is not used again too early. None of this calls the driver more than once if nothing is under way.
  *
  * No header of CUDA is needed: the current stream comes from Python, and torch's side of it from c10.
  */
@@ -160,9 +160,9 @@ class CardMemory
     }
 
   private:
-    /* torch frees the memory in any thread, also without the interpreter's lock. What torch has enqueued on the stream that
-     * first used the memory, and on the current one, comes before Shoal's later work. If that cannot be said (torch
-     * captures a graph, or the process is at its end), the memory is given back as it is. */
+    /* torch frees the memory in any thread, also without the interpreter's lock. What torch has enqueued on the stream
+     * that first used the memory, and on the current one, comes before Shoal's later work. If that cannot be said
+     * (torch captures a graph, or the process is at its end), the memory is given back as it is. */
     static void free(void *context)
     {
         auto *memory = static_cast<CardMemory *>(context);
@@ -188,7 +188,8 @@ class CardMemory
 
 /* ---- adopt ---- */
 
-/* Whether torch's allocator owns the bytes, and nobody else can have kept their address (torch ends resizable() then). */
+/* Returns whether torch's allocator owns the bytes, and nobody else can have kept their address (torch ends resizable()
+ * then). */
 bool can_move(const c10::StorageImpl *impl)
 {
     c10::Allocator *allocator = const_cast<c10::StorageImpl *>(impl)->allocator();

@@ -1,5 +1,5 @@
-/* The torch glue: moves the memory of torch's CPU storages into Shoal's heap, and builds tensors over heap blocks. card.h
- * does the same on a GPU.
+/* The torch glue: moves the memory of torch's CPU storages into Shoal's heap, and builds tensors over heap blocks.
+ * card.h does the same on a GPU.
  *
  * A storage is moved in place. It keeps its identity, only its data pointer is replaced; so views and Parameters
  * follow. The new data pointer belongs to a BlockMemory, which holds the reference to the block and is an
@@ -159,7 +159,7 @@ bool is_pinned(const c10::StorageImpl *impl)
     return impl->data_ptr().get_deleter() == PinnedMemory::free;
 }
 
-/* Whether torch's own allocator made the memory, and not numpy or another library. */
+/* Returns whether torch's own allocator made the memory, and not numpy or another library. */
 bool is_torchs_own(c10::StorageImpl *impl)
 {
     c10::Allocator *allocator = impl->allocator();
@@ -176,7 +176,8 @@ PyObject *call_extension(const char *function, unsigned long long argument)
     return result;
 }
 
-/* Whether torch has shared the memory, by an fd or by a file: then the data pointer belongs to a map of torch's. */
+/* Returns whether torch has shared the memory, by an fd or by a file: then the data pointer belongs to a map of
+ * torch's. */
 bool is_shared_by_torch(const c10::Storage &storage)
 {
     const c10::StorageImpl *impl = storage.unsafeGetStorageImpl();
@@ -250,8 +251,9 @@ void note_freed(size_t size)
  *
  * A storage that was moved cannot be resized, and memory that a numpy array and the tensor had in common is no longer
  * common: the array keeps the old memory. An array that tensor.numpy() made holds nothing but the tensor, so memory of
- * torch's own allocator is kept as long as the tensor. A storage that can be resized has no array: making one ends that.
- * Memory of numpy or another library belongs to an object of that library, which the storage drops, as torch does. */
+ * torch's own allocator is kept as long as the tensor. A storage that can be resized has no array: making one ends
+ * that. Memory of numpy or another library belongs to an object of that library, which the storage drops, as torch
+ * does. */
 BlockMemory *move_to_heap(const c10::Storage &storage)
 {
     c10::StorageImpl *impl = storage.unsafeGetStorageImpl();
@@ -341,7 +343,8 @@ bool has_attributes(PyObject *obj)
     return some;
 }
 
-/* Whether the dimensions have names. Newer versions of torch do not have names any more: then the second function is chosen. */
+/* Returns whether the dimensions have names. Newer versions of torch have no names any more: then the second function
+ * is chosen. */
 template <class Impl> auto has_names(const Impl *impl, int) -> decltype(impl->has_named_tensor_meta())
 {
     return impl->has_named_tensor_meta();
@@ -352,8 +355,8 @@ template <class Impl> bool has_names(const Impl *, long)
     return false;
 }
 
-/* Whether the tensor is nothing but strided memory and requires_grad. Raises for a non-leaf that requires grad. A tensor without memory is
- * sent without it: to move it would take the right to resize it. */
+/* Returns whether the tensor is only strided memory and requires_grad. Raises for a non-leaf that requires grad. A
+ * tensor without memory is sent without it: a move would end its right to be resized. */
 bool is_plain(PyObject *obj)
 {
     if (!is_parameter(obj) && Py_TYPE(obj) != reinterpret_cast<PyTypeObject *>(THPVariableClass))
@@ -394,7 +397,7 @@ size_t write_meta(const at::Tensor &tensor, bool parameter, size_t begin, unsign
     return sizeof header + 2 * each;
 }
 
-/* Whether elements of item bytes at these places lie within size bytes. */
+/* Returns whether elements of item bytes at these places lie within size bytes. */
 bool lies_within(const Header &header, const int64_t *sizes, const int64_t *strides, int64_t item, size_t size)
 {
     int64_t last = header.offset; /* the index of the last element */
@@ -602,7 +605,8 @@ PyObject *method_is_adopted(PyObject *, PyObject *obj)
     });
 }
 
-/* move_to_heap() keeps the old memory of a pinned storage, and of torch's own that cannot be resized; adopt_card() refuses it. */
+/* move_to_heap() keeps the old memory of a pinned storage, and of torch's own that cannot be resized; adopt_card()
+ * refuses it. */
 PyObject *method_pin(PyObject *, PyObject *obj)
 {
     return guarded<PyObject *>(nullptr, [&]() -> PyObject * {

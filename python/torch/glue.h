@@ -37,18 +37,18 @@ typedef struct shoal_torch_glue {
     /* Describes a tensor and moves its storage into the heap, or into GPU memory of Shoal's. A storage whose memory is
      * in the heap already, by whatever way torch got it, stays where it is. Returns
      *  1 for a strided tensor of the CPU or a CUDA GPU that is exactly a torch.Tensor or a torch.nn.Parameter and has
-     *    nothing but its data: no grad, hooks, attributes, names, conjugate or negative bit. *out_memory has a new reference
-     *    to its memory, and *out_size bytes were written to meta. On a GPU, torch's current stream comes before what is
-     *    done with the memory later.
-     *  0 for anything else, which pickle must carry; also for memory that torch itself has shared, which must stay where
-     *    it is. Nothing was changed.
+     *    nothing but its data: no grad, hooks, attributes, names, conjugate or negative bit. *out_memory has a new
+     *    reference to its memory, and *out_size bytes were written to meta. On a GPU, torch's current stream comes
+     *    before what is done with the memory later.
+     *  0 for anything else, which pickle must carry; also for memory that torch itself has shared, which must stay
+     *    where it is. Nothing was changed.
      * -1 if a Python exception is set: for a non-leaf tensor that requires grad, if there is no memory, if the elements
      *    are not aligned in a block that torch was given, or if GPU memory is not torch's own. */
     int (*describe)(PyObject *obj, unsigned char *meta, size_t capacity, size_t *out_size,
                     shoal_torch_memory *out_memory);
 
-    /* Makes a tensor from what describe wrote, over its memory. Takes over the caller's reference of the memory, on failure
-     * too. Raises ValueError if the tensor would not lie within it. */
+    /* Makes a tensor from what describe wrote, over its memory. Takes over the caller's reference of the memory, on
+     * failure too. Raises ValueError if the tensor would not lie within it. */
     PyObject *(*rebuild)(const unsigned char *meta, size_t size, shoal_torch_memory memory);
 
     /* Returns whether obj is a torch.Tensor of any kind. Cheap, cannot fail. */

@@ -10,12 +10,13 @@ A function keeps its error and climbs rungs only if it has something to undo at 
 import re
 
 FOLDERS = ("src/", "cli/", "python/")
-EXEMPT = ("src/train/",)
+EXEMPT = ("src/kernels/cuda/conv2d.cu", "src/kernels/cuda/fedavg_cnn", "src/kernels/cuda/optim.cu", "src/train/")
 LIMIT = 5
 
 BRANCH = re.compile(r"\b(if|while|for)\s*\(")
 TEST = re.compile(r"(?<![\w.>])([A-Za-z_]\w*)\s*([!=])=\s*SHOAL_OK\b")
 CALL = re.compile(r"\w\s*\(")
+TRANSPARENT = re.compile(r"\b(extern|namespace(\s+\w+)?)$")  # functions are inside: extern "C" {, namespace {
 OPEN, CLOSE = "([{", ")]}"
 
 
@@ -37,7 +38,7 @@ def functions(text):
     at = text.find("{")
     while at >= 0:
         before = text[:at].rstrip()
-        if before.endswith("extern"):  # extern "C"
+        if TRANSPARENT.search(before):
             end = at + 1
         else:
             end = match_bracket(text, at)
@@ -62,7 +63,7 @@ def is_local(function, name):
 
 
 def is_ok(function, condition):
-    """Whether the condition demands that a variable of the function is SHOAL_OK."""
+    """Returns whether the condition demands that a variable of the function is SHOAL_OK."""
     found = (TEST.fullmatch(part.strip()) for part in split(condition, "&&"))
     return any(match and match.group(2) == "=" and is_local(function, match.group(1)) for match in found)
 
@@ -148,6 +149,10 @@ PLANTS = {
     "src/base/planted.h": (
         "extern \"C\" {\n#define EACH(name) \\\n    shoal_err name(void) \\\n    { \\\n        shoal_err err = a(); \\\n        return err == SHOAL_OK ? b(name) : err; \\\n    }\n}\n",
         [6]),
+    "src/base/planted.cu": (
+        "namespace\n{\nshoal_err f()\n{\n    shoal_err err = a<1>();\n    return err != SHOAL_OK ? err : sh_cuda_launched();\n}\n} // namespace\n", [6]),
+    "python/planted.cpp": (
+        "namespace glue {\nshoal_err f()\n{\n    shoal_err err = a();\n    if (err == SHOAL_OK)\n        err = b();\n    return err;\n}\n}\n", [5]),
     "src/base/allowed.c": (
         "shoal_err f(void)\n{\n    SH_TRY(a());\n    shoal_err err = b();\n" + "    if (err == SHOAL_OK) {\n        err = c();\n    }\n" * 5 + "    undo();\n    return err;\n}\n"
         "void *g(void)\n{\n    if (a() == SHOAL_OK) {\n        b();\n    }\n    return err == SHOAL_OK ? x : NULL;\n}\n"

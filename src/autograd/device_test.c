@@ -1,7 +1,7 @@
-/* Runs every op on devices made by the test: the CPU under other names, with one set of kernels each, and a device whose
- * memory the host cannot read. An op that makes a tensor on another device, calls kernels of another device, or reads
- * elements on the host, fails here; and the fast kernels must agree with the reference. With SHOAL_TEST_CARD the only
- * other device is the card. */
+/* Runs every op on devices made by the test: the CPU under other names, with one set of kernels each, and a device
+ * whose memory the host cannot read. An op that makes a tensor on another device, calls kernels of another device, or
+ * reads elements on the host, fails here; and the fast kernels must agree with the reference. With SHOAL_TEST_CARD the
+ * only other device is the card. */
 #include "autograd/cases_test.h"
 #include "tests/harness/cuda_mirror.h"
 #include "tests/harness/far_device.h"

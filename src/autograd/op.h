@@ -125,8 +125,8 @@ shoal_tensor *sh_op_scalar_on(const shoal_tensor *like, double value);
 /* shoal_to_device, for any device. */
 shoal_tensor *sh_op_to_device(shoal_tensor *a, const sh_device *device);
 
-/* Makes an optional input contiguous; NULL stays NULL. Returns false, and sets the error, if that fails: the op must not
- * run as if the input was omitted. */
+/* Makes an optional input contiguous; NULL stays NULL. Returns false, and sets the error, if that fails: the op must
+ * not run as if the input was omitted. */
 bool sh_contiguous_if_given(const char *call, shoal_tensor **t);
 
 /* Returns an index tensor as kernels need it, i64 and contiguous: a tensor of the scope, or t itself.

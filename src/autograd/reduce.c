@@ -171,7 +171,8 @@ static shoal_err prod_backward(sh_back *b)
 const sh_op sh_op_prod = {"prod", SH_OP_COMPUTES, sum_shape, prod_forward, prod_backward};
 PUBLIC(prod)
 
-/* ---- max, min. As in PyTorch: along a dim the first winner gets the gradient, over all dims equal winners share it ---- */
+/* ---- max, min. As in PyTorch: along a dim the first winner gets the gradient, over all dims equal winners share it
+ * ---- */
 
 static shoal_err extreme(sh_call *c, sh_reduce_op op)
 {

@@ -9,8 +9,8 @@
 
 #define SH_GROW_FIRST 16 /* the room of an array that had none */
 
-/* Makes room for one more item of that size. array is the address of the pointer to the first of count items, and room is
- * how many fit. Returns false if there is no memory: nothing has changed then. Sets no error. */
+/* Makes room for one more item of that size. array is the address of the pointer to the first of count items, and room
+ * is how many fit. Returns false if there is no memory: nothing has changed then. Sets no error. */
 static inline bool sh_grow(void *array, size_t count, size_t *room, size_t size)
 {
     if (count < *room) {

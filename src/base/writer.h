@@ -13,8 +13,8 @@ typedef struct sh_writer {
 void sh_writer_put(sh_writer *w, const char *text);
 void sh_writer_put_bytes(sh_writer *w, const char *text, size_t size);
 
-/* Writes the NUL. If the text does not fit, it ends before a UTF-8 character that would be cut. Returns the length of the
- * whole text. */
+/* Writes the NUL. If the text does not fit, it ends before a UTF-8 character that would be cut. Returns the length of
+ * the whole text. */
 size_t sh_writer_end(const sh_writer *w);
 
 #endif

@@ -205,7 +205,7 @@ START_TEST(labels_of_mnist)
     ck_assert_int_eq(total, 60000);
     ck_assert_int_eq(histogram[0], 5923);
     ck_assert_int_eq(histogram[9], 5949);
-    ck_assert_int_ge(pure, 82); /* 9 boundaries spoil 9 shards, and so 9 clients; 18 would be too many */
+    ck_assert_int_ge(pure, 82); /* 9 boundaries mix 9 shards, and so 9 clients; 18 would be too many */
     shoal_dataset_release(set);
 }
 END_TEST

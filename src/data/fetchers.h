@@ -15,8 +15,8 @@
 /* Synchronisation: a place belongs to the loader until its task is put on the worker's queue, then to the worker until
  * its answer is put on the common queue, then to the loader again. The queues order the writes of both.
  *
- * death: the loader waits for a dead worker's places to be answered, learns of the death from the process handle, and
- *        then owns them again, whatever is written in them: it gives them to the next worker. */
+ * death: of a worker: the loader waits for the answers to its places, learns of the death from the process handle, and
+ * then owns the places again, whatever is written in them. It gives them to the next worker. */
 typedef struct sh_place_shm {
     char text[SH_PLACE_TEXT]; /* worker: the error text, if the answer is an error */
     int64_t count;            /* loader */

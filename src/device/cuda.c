@@ -43,8 +43,8 @@ static shoal_err forked(void)
     return sh_fail(SHOAL_EFORK, SH_LEFT_CARD_TEXT);
 }
 
-/* Fork does not wait for the lock: opening a card takes a quarter of a second, and the driver's own handlers of forks may
- * be among what a fork waits for. */
+/* Fork does not wait for the lock: opening a card takes a quarter of a second, and the driver's own handlers of forks
+ * may be among what a fork waits for. */
 __attribute__((constructor)) static void register_lock(void)
 {
     static sh_fork_part part = {.only_anew = true};
@@ -59,8 +59,8 @@ static shoal_err load_both(const sh_cuda_library **out_library)
     return sh_cuda_driver_load();
 }
 
-/* Under the lock. What does not survive a fork begins before the driver starts: a fork in the middle leaves half of it to
- * the child. */
+/* Under the lock. What does not survive a fork begins before the driver starts: a fork in the middle leaves half of it
+ * to the child. */
 static shoal_err start_driver(const sh_cuda_library **out_library)
 {
     static uint64_t generation;

@@ -126,8 +126,8 @@ static sh_cuda_piece *leave_graph(sh_cuda_piece *p)
     return NULL;
 }
 
-/* The graph is gone: what was freed meanwhile becomes free, unless the graph of another capture uses it, too. Then it belongs to
- * that one from now on. */
+/* The graph is gone: what was freed meanwhile becomes free, unless the graph of another capture uses it, too. Then it
+ * belongs to that one from now on. */
 static void give_back_pieces(sh_cuda_capture *c)
 {
     sh_cuda_piece *pinned = NULL;

@@ -140,8 +140,8 @@ static shoal_err code_of(int result)
 }
 
 /* Keeps the first reason: what comes after it is its consequence. The streams of other processes must not wait for this
- * process's GPU any more, which will do nothing. They are released after `lost` is set, so that own_work in cuda_order.c takes
- * no mark for done that was only raised. */
+ * process's GPU any more, which will do nothing. They are released after `lost` is set, so that own_work in
+ * cuda_order.c takes no mark for done that was only raised. */
 static void remember(const char *what, int result, const char *name, const char *text)
 {
     sh_cardlock_lock(SH_CARD_LOCK_STATE);

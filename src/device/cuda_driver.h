@@ -11,8 +11,8 @@
 
 #define SH_CUDA_VERSION_NEEDED 12000 /* as the driver counts: 1000 · major + 10 · minor */
 
-/* Results of the driver: name, number (a CUresult; the runtime that libshoal_cuda uses has the same), and what it means for
- * Shoal. SHOAL_ECUDA: the context does not work any more. Any other result is SHOAL_EOS. */
+/* Results of the driver: name, number (a CUresult; the runtime that libshoal_cuda uses has the same), and what it means
+ * for Shoal. SHOAL_ECUDA: the context does not work any more. Any other result is SHOAL_EOS. */
 #define SH_CU_RESULTS(RESULT)                                                                                          \
     RESULT(SH_CU_OK, 0, SHOAL_OK)                                                                                      \
     RESULT(SH_CU_INVALID_VALUE, 1, SHOAL_EOS)                                                                          \
@@ -181,8 +181,8 @@ shoal_err sh_cuda_result(const char *what, int result);
 /* Returns SHOAL_ECUDA with a text that says why, if an earlier error ended this process's context; else SHOAL_OK. */
 shoal_err sh_cuda_lost(void);
 
-/* Between these, a capture that another library has begun in any thread neither forbids nor is broken by calls of this thread
- * that allocate, free or wait. relax returns what restrict gets. */
+/* Between these, a capture that another library has begun in any thread neither forbids nor is broken by calls of this
+ * thread that allocate, free or wait. relax returns what restrict gets. */
 int sh_cuda_relax(void);
 void sh_cuda_restrict(int mode);
 

@@ -183,8 +183,8 @@ static void join_all(void)
     }
 }
 
-/* Returns the smallest free piece of at least this size from that bin on, or NULL. For a large piece, or one that is cut into
- * small ones, the address counts as well: it must be a multiple of LARGE_STEP. */
+/* Returns the smallest free piece of at least this size from that bin on, or NULL. For a large piece, or one that is
+ * cut into small ones, the address counts as well: it must be a multiple of LARGE_STEP. */
 static sh_cuda_piece *best_fit(size_t size, unsigned bin, size_t alignment)
 {
     for (sh_cuda_piece *best = NULL; bin < SH_CUDA_BINS; bin++) {
@@ -200,7 +200,8 @@ static sh_cuda_piece *best_fit(size_t size, unsigned bin, size_t alignment)
     return NULL;
 }
 
-/* Takes the first bytes of a free piece; the rest stays free. Without memory to describe it, it stays with the piece. */
+/* Takes the first bytes of a free piece; the rest stays free. Without memory to describe it, it stays with the
+ * piece. */
 static sh_cuda_piece *take(sh_cuda_piece *p, size_t size)
 {
     bin_remove(p);
@@ -267,15 +268,16 @@ static sh_cuda_piece *find(size_t size)
 
 /* ---- granules ---- */
 
-/* Makes a granule with room for size bytes. If the GPU has no room for a usual one, tries one that is just large enough. */
+/* Makes a granule with room for size bytes. If the GPU has no room for a usual one, tries one that is just large
+ * enough. */
 static shoal_err make_granule(size_t size, size_t usual, sh_cuda_granule **out_granule)
 {
     shoal_err err = sh_cuda_granule_make(size > usual ? size : usual, out_granule);
     return err == SHOAL_ENOMEM && size < usual ? sh_cuda_granule_make(size, out_granule) : err;
 }
 
-/* Gives this process one more granule, and takes a piece of it. Under SH_CARD_LOCK_DRIVER, so that two threads do not make a
- * granule for the same need. */
+/* Gives this process one more granule, and takes a piece of it. Under SH_CARD_LOCK_DRIVER, so that two threads do not
+ * make a granule for the same need. */
 static shoal_err grow(size_t size, sh_cuda_piece **out_piece)
 {
     sh_cuda_granule *g;
@@ -362,8 +364,9 @@ static sh_cuda_granule *retire_unused(void)
     return retired;
 }
 
-/* Without a lock: what was freed may still be used by work before, and while the GPU does that, other threads of this process
- * allocate and free. A thread that finds the GPU's memory full waits here until they have given back what they have begun to. */
+/* Without a lock: what was freed may still be used by work before, and while the GPU does that, other threads of this
+ * process allocate and free. A thread that finds the GPU's memory full waits here until they have given back what they
+ * have begun to. */
 size_t sh_cuda_memory_trim(void)
 {
     uint32_t number = sh_add_acq_rel(&sh_gpu.trims_begun, 1) + 1;
@@ -383,8 +386,8 @@ size_t sh_cuda_memory_trim(void)
 
 /* ---- when there is no memory ---- */
 
-/* If the GPU has room, another call of the driver failed, or malloc: a limit of addresses, say. Then its reason belongs to the
- * text. */
+/* If the GPU has room, another call of the driver failed, or malloc: a limit of addresses, say. Then its reason belongs
+ * to the text. */
 static shoal_err out_of_memory(size_t size)
 {
     size_t free_bytes = 0, total = 0;
@@ -402,8 +405,8 @@ static shoal_err out_of_memory(size_t size)
                    size, used, held, free_bytes, total, reason);
 }
 
-/* The GPU's memory is full: gives back what this process does not use, then asks all processes to do the same, and waits for
- * that. */
+/* The GPU's memory is full: gives back what this process does not use, then asks all processes to do the same, and
+ * waits for that. */
 static shoal_err grow_after_trim(size_t size, sh_cuda_piece **out_piece)
 {
     sh_cuda_order_poll();

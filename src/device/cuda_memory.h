@@ -1,12 +1,13 @@
 /* GPU memory of this process: granules, and the pieces that they are cut into.
  *
- * A granule is a large allocation of the driver, mapped once: made here, or imported from another process. The bytes of a
- * granule that was made here belong to pieces, which lie one behind the other. Free pieces wait in bins by their size. A
- * piece of more than 256 KiB is taken by best fit, and when it is freed, it is joined with free neighbours of that kind. Smaller
- * pieces have rounded sizes, four to a doubling, and are cut many at a time. A small piece stays as it is when it is freed,
- * so a loop finds the same ones again; free neighbours are joined only when no piece is large enough, or when memory goes
- * back to the driver. So a loop in steady state makes no call of the driver. Descriptions of pieces are in host memory, found
- * by address in a table. Pinned host memory is described by a piece without a granule.
+ * A granule is a large allocation of the driver, mapped once: made here, or imported from another process. The bytes of
+ * a granule that was made here belong to pieces, which lie one behind the other. Free pieces wait in bins by their
+ * size. A piece of more than 256 KiB is taken by best fit, and when it is freed, it is joined with free neighbours of
+ * that kind. Smaller pieces have rounded sizes, four to a doubling, and are cut many at a time. A small piece stays as
+ * it is when it is freed, so a loop finds the same ones again; free neighbours are joined only when no piece is large
+ * enough, or when memory goes back to the driver. So a loop in steady state makes no call of the driver. Descriptions
+ * of pieces are in host memory, found by address in a table. Pinned host memory is described by a piece without a
+ * granule.
  *
  * All work of this process is in one stream, so a piece can be used again as soon as it was freed: what used it before
  * is done before. Two kinds of pieces must wait longer:
@@ -14,10 +15,10 @@
  *     lent     other processes hold it (cuda_share.c); it is free again when this process is the only holder
  *     kept     a captured graph uses it (cuda_capture.c); it is free again when the graph is destroyed
  *
- * What was lent in a world that this process has left stays lent for ever (it has no ledger then), because this process no
- * longer learns that it has come back. But a granule in which everything is free, or lent like this, goes back to the driver
- * like an empty one: other processes that hold a part of it have their own mapping, or find its fd in the store of their
- * world.
+ * What was lent in a world that this process has left stays lent for ever (it has no ledger then), because this process
+ * no longer learns that it has come back. But a granule in which everything is free, or lent like this, goes back to
+ * the driver like an empty one: other processes that hold a part of it have their own mapping, or find its fd in the
+ * store of their world.
  *
  * Invariants, checked by sh_cuda_memory_valid:
  *
@@ -83,8 +84,8 @@ void sh_cuda_free(void *data, size_t size);
 void *sh_cuda_alloc_pinned(size_t size);
 void sh_cuda_free_pinned(void *data, size_t size);
 
-/* Gives the granules that this process does not use back to the driver. Waits for the GPU's work, if there are any, and for
- * other threads that do the same. Returns the number of bytes. */
+/* Gives the granules that this process does not use back to the driver. Waits for the GPU's work, if there are any, and
+ * for other threads that do the same. Returns the number of bytes. */
 size_t sh_cuda_memory_trim(void);
 
 shoal_err sh_cuda_memory_numbers_now(sh_cuda_memory_numbers *out_numbers);
@@ -114,7 +115,8 @@ shoal_err sh_cuda_granule_make(size_t size, sh_cuda_granule **out_granule);
 /* Maps the granule of another process, from its fd. */
 shoal_err sh_cuda_granule_import(int fd, size_t size, sh_cuda_granule **out_granule);
 
-/* Unmaps a list of granules and gives them back. Other processes that have mapped them keep them. Returns their bytes. */
+/* Unmaps a list of granules and gives them back. Other processes that have mapped them keep them. Returns their
+ * bytes. */
 size_t sh_cuda_granules_drop(sh_cuda_granule *list);
 
 /* Frees pinned memory that no piece describes any more. Waits for copies that use it. */

@@ -36,8 +36,8 @@ static bool is_reached(sh_work mark)
     return mark == 0 || sh_load_acquire(sh_timeline_done_word(sh_work_timeline(mark))) >= sh_work_number(mark);
 }
 
-/* Checks whether the work before a mark is done. Looks at the GPU last: if it is lost, `done` was raised after that, and says
- * nothing about the work. */
+/* Checks whether the work before a mark is done. Looks at the GPU last: if it is lost, `done` was raised after that,
+ * and says nothing about the work. */
 static bool is_done(sh_work mark)
 {
     return is_reached(mark) && sh_cuda_is_well();
@@ -54,8 +54,8 @@ static bool is_marked(void)
     return sh_load_relaxed(&sh_gpu.enqueued) == sh_gpu.marked && sh_load_relaxed(&sh_gpu.uncounted) == 0;
 }
 
-/* Waits on the host until the stream has done all. The driver knows nothing of processes: only for calls that cannot wait in
- * another way. */
+/* Waits on the host until the stream has done all. The driver knows nothing of processes: only for calls that cannot
+ * wait in another way. */
 static shoal_err synchronize(void)
 {
     int mode = sh_cuda_relax(), result = sh_cu.cuStreamSynchronize(sh_cuda_the_card()->stream);
@@ -77,8 +77,9 @@ static shoal_err enqueue_mark(void)
     return SHOAL_OK;
 }
 
-/* Under the lock: after this, everything that was enqueued lies before the last mark, or is done, and so does every release.
- * There may be one that waits for the next mark although all is done: it came while another thread waited for the GPU. */
+/* Under the lock: after this, everything that was enqueued lies before the last mark, or is done, and so does every
+ * release. There may be one that waits for the next mark although all is done: it came while another thread waited for
+ * the GPU. */
 static shoal_err mark_all(void)
 {
     if (is_marked() && sh_gpu.unmarked == 0) {
@@ -119,7 +120,8 @@ static void release_blocks(bool all)
     }
 }
 
-/* Checks whether a GPU that is lost has stopped. After some errors it may work on: what it uses is not given back then. */
+/* Checks whether a GPU that is lost has stopped. After some errors it may work on: what it uses is not given back
+ * then. */
 static bool has_stopped(void)
 {
     const sh_cuda_card *card = sh_cuda_the_card();
@@ -194,7 +196,8 @@ void sh_cuda_order_begin(void)
     sh_cardlock_unlock(SH_CARD_LOCK_DRIVER);
 }
 
-/* A lost GPU that works on uses memory of others. Not for ever: this process leaves, and holds nothing in the world then. */
+/* A lost GPU that works on uses memory of others. Not for ever: this process leaves, and holds nothing in the world
+ * then. */
 static void wait_for_stop(void)
 {
     int64_t deadline = sh_deadline(END_LIMIT);
@@ -261,11 +264,11 @@ static void before_end(bool ends)
     }
 }
 
-/* At the end of the process: checks whether the GPU may still use memory of other processes. Their makers use it again as
- * soon as this process has given it back; so it does not, and others do that for it when it is gone, and its context with
- * it. This very process may have been interrupted anywhere, also between a launch and its count, and streams of other
- * libraries may use the memory as well; so it is enough that some of it is mapped. Its own memory does not matter: nobody
- * uses that again. */
+/* At the end of the process: checks whether the GPU may still use memory of other processes. Their makers use it again
+ * as soon as this process has given it back; so it does not, and others do that for it when it is gone, and its context
+ * with it. This very process may have been interrupted anywhere, also between a launch and its count, and streams of
+ * other libraries may use the memory as well; so it is enough that some of it is mapped. Its own memory does not
+ * matter: nobody uses that again. */
 static bool is_at_rest(void)
 {
     return !sh_cuda_is_ours() || !sh_gpu.begun || !sh_cuda_imports_exist();
@@ -324,7 +327,8 @@ static shoal_err await_on_host(sh_work work)
     return state == SH_WORK_LOST ? lost_work() : SHOAL_OK;
 }
 
-/* Under the lock: returns the place of the wait for this process's work among those that are not enqueued, or the next one. */
+/* Under the lock: returns the place of the wait for this process's work among those that are not enqueued, or the next
+ * one. */
 static uint32_t place_of(sh_work work)
 {
     uint32_t i = 0, count = sh_load_relaxed(&sh_gpu.wait_count);
@@ -365,8 +369,8 @@ static shoal_err await_on_card(sh_work work)
                    &lost); /* those that are lost have poisoned this timeline, so the next host wait, or put, says so */
         (void)sh_timeline_depend(timeline, work);
     }
-    /* The next host wait, or put, says so. If it was lost only now, the stream waits all the same: it is released when this
-     * timeline is poisoned. */
+    /* The next host wait, or put, says so. If it was lost only now, the stream waits all the same: it is released when
+     * this timeline is poisoned. */
     if (sh_work_look(work) == SH_WORK_LOST && sh_timeline_is_poisoned(timeline)) {
         return SHOAL_OK;
     }
@@ -399,8 +403,8 @@ shoal_err sh_cuda_follow_slow(void)
     return err;
 }
 
-/* Under the lock: the stream will wait for this work. A process that only sends a tensor on never enqueues that wait, and
- * of several tensors of one process only the last work counts. *out_waits: the stream may wait already. */
+/* Under the lock: the stream will wait for this work. A process that only sends a tensor on never enqueues that wait,
+ * and of several tensors of one process only the last work counts. *out_waits: the stream may wait already. */
 static shoal_err remember_wait(sh_work work, bool *out_waits)
 {
     bool at_once = sh_load_relaxed(&sh_gpu.uncounted) != 0; /* others enqueue without asking */
@@ -426,7 +430,8 @@ shoal_err sh_cuda_await(sh_work work)
     if (__builtin_expect(!sh_cuda_is_ours(), 0)) {
         return sh_cuda_check(); /* a child of fork knows the storages of its parent, and cannot use them */
     }
-    /* Also if the work is done: whether a program may receive in a capture must not depend on how fast its sender is. */
+    /* Also if the work is done: whether a program may receive in a capture must not depend on how fast its sender
+     * is. */
     SH_TRY(sh_cuda_capture_refuse("receiving a tensor from another process"));
     switch (sh_work_look(work)) {
     case SH_WORK_DONE: return SHOAL_OK;
@@ -447,8 +452,8 @@ shoal_err sh_cuda_await(sh_work work)
 
 /* ---- puts ---- */
 
-/* Marks this process's work, and returns what a receiver must wait for; 0 if nothing. *out_timeline: of this process; 0 if it
- * has none. */
+/* Marks this process's work, and returns what a receiver must wait for; 0 if nothing. *out_timeline: of this process; 0
+ * if it has none. */
 static shoal_err own_work(sh_work *out_work, uint32_t *out_timeline)
 {
     sh_cardlock_lock(SH_CARD_LOCK_DRIVER);
@@ -547,8 +552,8 @@ static bool is_poisoned(void)
     return timeline != 0 && sh_timeline_is_poisoned(timeline);
 }
 
-/* Under the lock, when the program will be told of a loss: what it does from now on is good again, but the timeline is poisoned.
- * So this process goes on with another one. What other threads have enqueued meanwhile gets done first. */
+/* Under the lock, when the program will be told of a loss: what it does from now on is good again, but the timeline is
+ * poisoned. So this process goes on with another one. What other threads have enqueued meanwhile gets done first. */
 static shoal_err renew(void)
 {
     bool lost = false;

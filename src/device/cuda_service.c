@@ -1,23 +1,25 @@
 /* The service thread of a process that uses a GPU in a world ("shoal-cuda"), and the short ones that it starts
  * ("shoal-answer"). They run no code of the program and no signal handlers.
  *
- * The service thread itself never calls the driver and takes no lock: a call of the driver may wait for the stream, the stream
- * for a process that has died, and then this thread must notice. When Shoal waits for its stream, it looks for deaths itself.
- * But other calls of the driver know nothing of processes: a copy to memory that is not pinned, a launch when a thousand are
- * enqueued, and what another library calls whose stream was ordered behind Shoal's.
+ * The service thread itself never calls the driver and takes no lock: a call of the driver may wait for the stream, the
+ * stream for a process that has died, and then this thread must notice. When Shoal waits for its stream, it looks for
+ * deaths itself. But other calls of the driver know nothing of processes: a copy to memory that is not pinned, a launch
+ * when a thousand are enqueued, and what another library calls whose stream was ordered behind Shoal's.
  *
- *   while the stream waits for others   looks every 2 ms, releases the streams that wait for the dead, sweeps, and probes
+ *   while the stream waits for others   looks every 2 ms, releases the streams that wait for the dead, sweeps, and
+ *                                       probes
  *   otherwise                           sleeps at its bell (shm/granule.h)
- *   a request for memory, or a probe    starts a short thread, which calls the driver: it does what shoal_cuda_trim does, and
- *                                       asks whether the GPU has failed when others wait for its work. One at a time
+ *   a request for memory, or a probe    starts a short thread, which calls the driver: it does what shoal_cuda_trim
+ *                                       does, and asks whether the GPU has failed when others wait for its work. One at
+ *                                       a time
  *
  *   begins   with the first granule or import in a world, or when a process with an open GPU enters one
  *   ends     before the process leaves the world, since it sleeps in the world's memory; and at the end of the process,
  *            which waits for it a while: the driver must not be called while it shuts down
  *
- * A process that is stopped, or waits for the GPU's own work for longer than the requester waits, does not answer in time: the
- * requester gets SHOAL_ENOMEM.
- * Without memory for threads, this process gives back only when it runs out itself, and its requesters are answered at once. */
+ * A process that is stopped, or waits for the GPU's own work for longer than the requester waits, does not answer in
+ * time: the requester gets SHOAL_ENOMEM. Without memory for threads, this process gives back only when it runs out
+ * itself, and its requesters are answered at once. */
 #include "device/cuda_share.h"
 
 #include "base/clock.h"
@@ -209,8 +211,8 @@ static void *serve(void *unused)
     return NULL;
 }
 
-/* Without a lock: it is called inside when this process has just entered a world. Another thread may need memory while this
- * process leaves the world, and must not start a service that sleeps there: `told` stays until the next world. */
+/* Without a lock: it is called inside when this process has just entered a world. Another thread may need memory while
+ * this process leaves the world, and must not start a service that sleeps there: `told` stays until the next world. */
 void sh_cuda_service_begin(void)
 {
     uint32_t no = 0;
@@ -257,8 +259,8 @@ void sh_cuda_service_quiet(bool ends)
     (void)await(is_quiet, NULL, ends);
 }
 
-/* A signal handler may end the process in the middle of a join. A timed join would do for `ends`, but ThreadSanitizer does not
- * know the one with the clock that nobody sets. */
+/* A signal handler may end the process in the middle of a join. A timed join would do for `ends`, but ThreadSanitizer
+ * does not know the one with the clock that nobody sets. */
 void sh_cuda_service_end(bool ends)
 {
     uint32_t yes = 1;

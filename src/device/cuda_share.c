@@ -35,9 +35,9 @@ static shoal_err put_into_store(const sh_cuda_granule *g, shoal_block **out_ledg
     return err;
 }
 
-/* Without a lock: if a stopped process has that of the store, only those that share wait for it. The caller uses a piece of the
- * granule, so it stays. If two threads do this at the same time, the granule is in the store twice for a moment, and the second
- * one drops its own entry. */
+/* Without a lock: if a stopped process has that of the store, only those that share wait for it. The caller uses a
+ * piece of the granule, so it stays. If two threads do this at the same time, the granule is in the store twice for a
+ * moment, and the second one drops its own entry. */
 static shoal_err share_granule(sh_cuda_granule *g)
 {
     shoal_block *ledger = NULL;
@@ -132,8 +132,8 @@ void sh_cuda_reclaim(size_t most)
 
 /* ---- mapping ---- */
 
-/* Takes granules that others made and no longer exist out of the list, or all that others made. Returns them. Nothing of this
- * process uses the dead ones: it would hold a piece, and so the granule. */
+/* Takes granules that others made and no longer exist out of the list, or all that others made. Returns them. Nothing
+ * of this process uses the dead ones: it would hold a piece, and so the granule. */
 static sh_cuda_granule *take_imports(bool all)
 {
     sh_cuda_granule *taken = NULL;
@@ -199,7 +199,8 @@ static shoal_err look_at_granule(const sh_piece *piece, sh_granule_info *out_inf
     return SHOAL_OK;
 }
 
-/* Returns the granule of a piece, and puts it first: the next piece is probably in the same one. NULL if it is not mapped. */
+/* Returns the granule of a piece, and puts it first: the next piece is probably in the same one. NULL if it is not
+ * mapped. */
 static sh_cuda_granule *find_granule(const sh_piece *piece)
 {
     sh_cuda_granule **place = &sh_gpu.granules, *g;

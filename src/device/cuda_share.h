@@ -45,8 +45,8 @@ shoal_err sh_cuda_await(sh_work work);
 
 /* ---- between the files of the GPU ---- */
 
-/* Counts work that was enqueued. Called by all code that enqueues, after that: so work that no mark includes yet is counted
- * after the last mark. */
+/* Counts work that was enqueued. Called by all code that enqueues, after that: so work that no mark includes yet is
+ * counted after the last mark. */
 static inline void sh_cuda_touch(void)
 {
     sh_count_up(&sh_gpu.enqueued);
@@ -64,8 +64,8 @@ static inline shoal_err sh_cuda_follow(void)
  * of a process that died, and that work was lost; those of the driver. */
 shoal_err sh_cuda_order_wait(void);
 
-/* The same, for a call that cannot fail: the next sh_cuda_order_wait reports what was lost. drain: does not release what
- * sh_cuda_close keeps, and takes no lock. */
+/* The same, for a call that cannot fail: the next sh_cuda_order_wait reports what was lost. drain: does not release
+ * what sh_cuda_close keeps, and takes no lock. */
 void sh_cuda_order_finish(void);
 void sh_cuda_order_drain(void);
 
@@ -85,8 +85,8 @@ void sh_cuda_order_begin(void);
 /* Releases the blocks of sh_cuda_close whose work is done, and unmaps imports that no longer exist. */
 void sh_cuda_order_poll(void);
 
-/* The same when another process has asked for memory: some blocks may have no mark yet, so it waits a moment, sh_cuda_mark_limit,
- * until those that it makes now are done. */
+/* The same when another process has asked for memory: some blocks may have no mark yet, so it waits a moment,
+ * sh_cuda_mark_limit, until those that it makes now are done. */
 extern int64_t sh_cuda_mark_limit;
 void sh_cuda_order_give_back(void);
 
@@ -95,13 +95,13 @@ void sh_cuda_order_abandon(void);
 
 /* ---- the service thread (cuda_service.c) ---- */
 
-/* Starts it, if this process uses a GPU in a world. Cheap if it runs. watch: the stream, or another library's, may have begun
- * to wait for other processes, so the thread looks for deaths. Both called without locks but that of sh_enter. */
+/* Starts it, if this process uses a GPU in a world. Cheap if it runs. watch: the stream, or another library's, may have
+ * begun to wait for other processes, so the thread looks for deaths. Both called without locks but that of sh_enter. */
 void sh_cuda_service_begin(void);
 void sh_cuda_service_watch(void);
 
-/* Stops it in two steps. quiet: it gives nothing back any more, but looks for deaths. end: it is gone. At the end of the process
- * (ends) they may be called in a signal handler, take no lock, and wait for half a second at most. */
+/* Stops it in two steps. quiet: it gives nothing back any more, but looks for deaths. end: it is gone. At the end of
+ * the process (ends) they may be called in a signal handler, take no lock, and wait for half a second at most. */
 void sh_cuda_service_quiet(bool ends);
 void sh_cuda_service_end(bool ends);
 
@@ -116,8 +116,8 @@ bool sh_cuda_imports_exist(void);
 /* Forgets what belongs to the world that this process leaves. */
 void sh_cuda_share_leave(void);
 
-/* Under SH_CARD_LOCK_STATE. lend: a piece in use was freed, and has a ledger; it stays lent, or becomes free at once. reclaim:
- * looks at up to `most` lent pieces, and frees those that have come back. */
+/* Under SH_CARD_LOCK_STATE. lend: a piece in use was freed, and has a ledger; it stays lent, or becomes free at once.
+ * reclaim: looks at up to `most` lent pieces, and frees those that have come back. */
 void sh_cuda_lend(sh_cuda_piece *piece);
 void sh_cuda_reclaim(size_t most);
 

@@ -1,5 +1,5 @@
-/* What this process knows about its GPU, except the card itself (cuda.h), in one place. docs/cuda.md ("States, orders and
- * deaths") describes the locks. */
+/* What this process knows about its GPU, except the card itself (cuda.h), in one place. docs/cuda.md ("States, orders
+ * and deaths") describes the locks. */
 #ifndef SH_DEVICE_CUDA_STATE_H
 #define SH_DEVICE_CUDA_STATE_H
 

@@ -51,8 +51,8 @@ shoal_err sh_device_mixed(const char *call, const sh_device *a, const sh_device 
 /* Returns the device, or NULL and an error that says why it is not available. */
 const sh_device *sh_device_get(shoal_device kind);
 
-/* Checks what can be known about a device without opening it, for a process that only starts those that will: the build,
- * and that the driver is installed. Errors: as for sh_device_get. */
+/* Checks what can be known about a device without opening it, for a process that only starts those that will: the
+ * build, and that the driver is installed. Errors: as for sh_device_get. */
 shoal_err sh_device_find(shoal_device kind);
 
 /* The same, and whether there is a card that sh_device_get would open. Starts the driver, so this process cannot fork

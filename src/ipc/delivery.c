@@ -1,9 +1,9 @@
 /* Acknowledged queues: a message that was received belongs to the queue until its receiver reports that it is done.
  *
  * shm/deliveries.h has the table of messages that are out, with the states of an entry and the bounds above them. A get
- * claims an entry, moves the oldest message from the ring into it with the CAS on the ring's entry, and reads it through
- * a separate weight. A message comes back if its receiver died, exited, returned it, or let its lease expire. A get finds
- * it in the table and takes it before those in the ring.
+ * claims an entry, moves the oldest message from the ring into it with the CAS on the ring's entry, and reads it
+ * through a separate weight. A message comes back if its receiver died, exited, returned it, or let its lease expire. A
+ * get finds it in the table and takes it before those in the ring.
  *
  * A stopped receiver costs the others the message that it has, and nothing else. With a lease it loses even that
  * message, unless it is stopped in the few instructions between its claim and OUT.

@@ -53,7 +53,8 @@ shoal_err sh_delivery_claim_due(const shoal_block *queue, bool all, sh_delivery 
 /* Returns the state of an entry after this process has claimed it. */
 uint64_t sh_delivery_claimed(uint64_t before);
 
-/* Changes this process's entry to the phase. While an entry is CLAIMED or FINISHING only its owner changes its state. */
+/* Changes this process's entry to the phase. While an entry is CLAIMED or FINISHING only its owner changes its
+ * state. */
 void sh_delivery_leave(sh_delivery *d, sh_delivery_phase phase);
 
 /* Empties an entry of this process that has no message. Those who looked meanwhile counted it as a message. */

@@ -8,9 +8,9 @@
 
 #include <shoal/value.h>
 
-/* Makes a message of an encoded value. The handle is private to the caller until it sends it. Called inside (sh_enter); the
- * encoding is made before, because its objects may have something to do then (sh_value_before_put). Errors: SHOAL_ENOMEM,
- * SHOAL_EINVAL. */
+/* Makes a message of an encoded value. The handle is private to the caller until it sends it. Called inside (sh_enter);
+ * the encoding is made before, because its objects may have something to do then (sh_value_before_put). Errors:
+ * SHOAL_ENOMEM, SHOAL_EINVAL. */
 shoal_err sh_message_make(sh_ctx *c, const sh_encoding *encoding, shoal_block **out_message);
 
 /* Reads the value of a message that the caller holds and that nobody else reads at the same time. The shared objects in

@@ -45,8 +45,8 @@ static __attribute__((noinline)) shoal_err open_queue_of(shoal_block *end, int p
     return SHOAL_OK;
 }
 
-/* Without a call if the only thread of a process has used the end before. A handle that is lost or was left behind has no
- * kind. */
+/* Without a call if the only thread of a process has used the end before. A handle that is lost or was left behind has
+ * no kind. */
 static inline shoal_err queue_of(shoal_pipe *pipe, int part, const char *call, shoal_queue **out_queue)
 {
     shoal_block *end = (shoal_block *)pipe;

@@ -43,7 +43,7 @@ static void drop_pending(sh_ctx *c, void *view)
     sh_queue_view *v = view;
     uint32_t count = sh_load_relaxed(&v->pending_count);
     sh_store_relaxed(&v->pending_count, 0);
-    v->mood &= SH_MOOD_SLOW;
+    v->get_mode &= SH_GET_SLOW;
     for (uint32_t i = 0; i < count; i++) {
         if (v->pending[i].block != NULL) {
             sh_block_unref(c, v->pending[i].block);
@@ -72,7 +72,7 @@ shoal_err sh_queue_prepare_slow(shoal_block *q, const char *what)
     }
     shoal_err err = sh_queue_open_ring(q, 0);
     if (err == SHOAL_OK && sh_queue_is_acknowledged(q)) {
-        sh_queue_view_of(q)->mood = SH_MOOD_SLOW;
+        sh_queue_view_of(q)->get_mode = SH_GET_SLOW;
         q->let_go = let_go;
         err = sh_deliveries_open(q);
     }
@@ -96,7 +96,7 @@ static bool add_pending(shoal_block *q, const sh_taken *taken)
     }
     v->pending[count] = *taken;
     v->pending_owner = sh_peers_now->self();
-    v->mood = SH_MOOD_PENDING;
+    v->get_mode = SH_GET_PENDING;
     q->let_go = let_go;
     sh_store_release(&v->pending_count, count + 1);
     return true;
@@ -507,7 +507,7 @@ static shoal_err try_pending(sh_ctx *c, shoal_block *q, sh_want wanted, size_t c
     *out_got = true;
     memmove(&v->pending[0], &v->pending[1], left * sizeof v->pending[0]);
     sh_store_release(&v->pending_count, left);
-    v->mood = left > 0 ? SH_MOOD_PENDING : 0;
+    v->get_mode = left > 0 ? SH_GET_PENDING : 0;
     return SHOAL_OK;
 }
 

@@ -21,18 +21,18 @@ typedef struct sh_taken {
 
 #define SH_TABLES_MAX 24
 
-typedef enum sh_mood {
-    SH_MOOD_EARLY = 1,   /* the last fast get came before its message: see sh_queue_peek_fast */
-    SH_MOOD_PENDING = 2, /* there are pending messages: no fast get */
-    SH_MOOD_SLOW = 4,    /* an acknowledged queue: never a fast get */
-} sh_mood;
+typedef enum sh_queue_get_mode {
+    SH_GET_EARLY = 1,   /* the last fast get came before its message: see sh_queue_peek_fast */
+    SH_GET_PENDING = 2, /* there are pending messages: no fast get */
+    SH_GET_SLOW = 4,    /* an acknowledged queue: never a fast get */
+} sh_queue_get_mode;
 
 /* What this process knows about the rings, in block->extra. rings[i] is written once, inside, before count includes it,
- * so it can be read anywhere. mood is read and written inside, or by the only thread of the process. */
+ * so it can be read anywhere. get_mode is read and written inside, or by the only thread of the process. */
 typedef struct sh_queue_view {
     sh_a32 count;
     sh_a32 put, get;             /* the rings where this process puts and gets: these only increase */
-    uint32_t mood;               /* sh_mood */
+    uint32_t get_mode;           /* sh_queue_get_mode */
     sh_ring rings[SH_RINGS_MAX]; /* next to the words above: every message needs both */
 
     /* Messages that this process took and had no memory to decode, oldest first: its next get starts with them. Written
@@ -42,14 +42,14 @@ typedef struct sh_queue_view {
     sh_taken pending[SH_PENDING_MAX];
 
     /* Bytes that this process put and took, and that are not yet in put_bytes and taken_bytes of the queue. Used like
-     * mood. */
+     * get_mode. */
     uint64_t put_bytes, taken_bytes;
     int64_t full_since; /* every look since then found too many bytes in the queue; 0: the last one found room */
 
     sh_a32 watch; /* index among the watched queues + 1; 0: nobody asked for an fd (watch.c) */
 
-    /* For an acknowledged queue: its tables, in the same way as the rings. Used inside: the number of the entry that this
-     * process claimed last, the state of a random generator, and when to ignore the bounds (deliveries.h). */
+    /* For an acknowledged queue: its tables, in the same way as the rings. Used inside: the number of the entry that
+     * this process claimed last, the state of a random generator, and when to ignore the bounds (deliveries.h). */
     sh_a32 table_count;
     sh_delivery_table tables[SH_TABLES_MAX];
     uint64_t last_entry;

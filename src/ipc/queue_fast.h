@@ -38,11 +38,11 @@ static inline __attribute__((always_inline)) bool sh_queue_put_fast(shoal_block 
  * continue. So a process that looks too early delays the message. An answer takes at least two transfers of a cache
  * line and the peer's work. So a process whose last get had to wait, and found no other message behind it, pauses
  * before it looks again. */
-#define SH_QUEUE_BREATH 3
+#define SH_QUEUE_PAUSES 3
 
-static inline void sh_queue_breathe(void)
+static inline void sh_queue_pause(void)
 {
-    for (int i = 0; i < SH_QUEUE_BREATH; i++) {
+    for (int i = 0; i < SH_QUEUE_PAUSES; i++) {
         sh_pause();
     }
 }
@@ -53,13 +53,13 @@ static inline bool sh_queue_peek_fast(const shoal_block *queue, int64_t timeout,
 {
     sh_queue_view *v = sh_queue_view_of(queue);
     const sh_ring *ring = &v->rings[sh_load_relaxed(&v->get)];
-    uint32_t mood = v->mood;
-    if (mood != 0) {
-        if (mood & (SH_MOOD_PENDING | SH_MOOD_SLOW)) {
+    uint32_t get_mode = v->get_mode;
+    if (get_mode != 0) {
+        if (get_mode & (SH_GET_PENDING | SH_GET_SLOW)) {
             return false;
         }
         if (timeout > SHOAL_NOW) {
-            sh_queue_breathe();
+            sh_queue_pause();
         }
     }
     uint64_t head = sh_load_acquire(&ring->shm->head.hint);
@@ -67,14 +67,14 @@ static inline bool sh_queue_peek_fast(const shoal_block *queue, int64_t timeout,
     if (r == SH_RING_EMPTY && timeout > SHOAL_NOW && sh_spin_ns() != 0) {
         sh_spin *spin = sh_spin_at(&sh_queue_shm_of(queue)->not_empty);
         if (sh_spin_pays(spin)) {
-            v->mood = SH_MOOD_EARLY;
+            v->get_mode = SH_GET_EARLY;
             r = sh_ring_watch(ring, out_peek);
             if (r == SH_RING_DONE) {
                 sh_spin_won(spin);
             }
         }
-    } else if (mood != 0) {
-        v->mood = sh_ring_is_full_at(ring, head + 1) ? 0 : SH_MOOD_EARLY;
+    } else if (get_mode != 0) {
+        v->get_mode = sh_ring_is_full_at(ring, head + 1) ? 0 : SH_GET_EARLY;
     }
     *out_ring = ring;
     return r == SH_RING_DONE;

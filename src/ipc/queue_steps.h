@@ -59,8 +59,8 @@ static inline uint64_t sh_queue_cost(sh_entry_kind kind, const shoal_block *bloc
                                                      : SH_QUEUE_ENTRY_COST;
 }
 
-/* Inside: adds what this process took, and wakes those that wait for room once a quarter of the bound is free, or in any
- * case if all. */
+/* Inside: adds what this process took, and wakes those that wait for room once a quarter of the bound is free, or in
+ * any case if all. */
 void sh_queue_add_taken(const shoal_block *queue, bool all);
 
 /* Inside, after a take: wakes one process that waits for room, which only happens if the queue has a bound. The CAS in

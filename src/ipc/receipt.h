@@ -1,5 +1,5 @@
-/* Receipts: the deliveries that this process has got and not ended. A shoal_delivery is a plain struct that programs may
- * copy, so the reference to the queue is not in it but here: a delivery ends once, whichever copy ends it. */
+/* Receipts: the deliveries that this process has got and not ended. A shoal_delivery is a plain struct that programs
+ * may copy, so the reference to the queue is not in it but here: a delivery ends once, whichever copy ends it. */
 #ifndef SH_IPC_RECEIPT_H
 #define SH_IPC_RECEIPT_H
 

@@ -22,7 +22,8 @@
  *   hint    advanced with plain stores after each put or take. A process that is stopped between its load and its store
  *           writes an old hint when it continues, however old.
  *   base    raised with compare-and-swap, so it never goes back. Nobody puts or takes at position p before it has seen
- *           p - slack <= base (sh_ring_is_near, which raises it). slack is 2^16 laps, so this CAS costs next to nothing.
+ *           p - slack <= base (sh_ring_is_near, which raises it). slack is 2^16 laps, so this CAS costs next to
+ *           nothing.
  *
  * So base <= P <= base + slack + 1 at every moment, whichever processes are stopped, and wherever. A state holds 23
  * bits of its lap. They identify one lap only if the position we compare with is less than 2^22 laps away, and it is:
@@ -31,8 +32,8 @@
  * that went back, or from a register of a process that was stopped. We then start again at base. The CAS itself needs
  * no such care: an entry's two words can only repeat together with its lap, the tags and the message.
  *
- * Both tags stay in an entry until the put of the next lap, which confirms them (shm/intent.h). A process need not check
- * its own tags. The tag of the take is stored with 52 bits of its sequence, so confirming it needs no clock.
+ * Both tags stay in an entry until the put of the next lap, which confirms them (shm/intent.h). A process need not
+ * check its own tags. The tag of the take is stored with 52 bits of its sequence, so confirming it needs no clock.
  * Neighbouring positions are in different cache lines.
  *
  * If the queue has no bound, a full ring is followed by one of twice the size. Earlier rings stay, drained, until the

@@ -463,7 +463,7 @@ static bool may_join(shoal_value *container, shoal_type type, const char *key, s
 /* Returns what goes into a container: the value itself, or a copy of it if it is kept. */
 static shoal_value *as_member(shoal_value *value)
 {
-    return value->owner == SH_OWNER_KEEPER ? shoal_value_copy(value) : value;
+    return value->owner == SH_OWNER_PROGRAM ? shoal_value_copy(value) : value;
 }
 
 shoal_value *shoal_list_add(shoal_value *list, shoal_value *member)
@@ -557,7 +557,7 @@ shoal_value *shoal_value_keep(shoal_value *value)
     if (value == NULL || sh_value_check_free(value) != SHOAL_OK) {
         return NULL;
     }
-    value->owner = SH_OWNER_KEEPER;
+    value->owner = SH_OWNER_PROGRAM;
     return value;
 }
 

@@ -14,8 +14,8 @@
 
 typedef struct sh_map sh_map;
 
-/* The calls of a kind of object whose handle is not its block: a layer above defines it. The layer stores its row when it
- * is loaded; after that nobody writes the table. A row of zeros: the block is the handle. */
+/* The calls of a kind of object whose handle is not its block: a layer above defines it. The layer stores its row when
+ * it is loaded; after that nobody writes the table. A row of zeros: the block is the handle. */
 typedef struct sh_value_calls {
     /* Shares what the handle names and returns its block, which the caller owns. `call` is for error texts. */
     shoal_err (*describe)(void *handle, const char *call, shoal_block **out_block);
@@ -38,7 +38,7 @@ extern sh_value_calls sh_value_kinds[SHOAL_KIND_MODULE + 1];
 typedef enum sh_value_owner {
     SH_OWNER_CALLER,    /* the next call that takes it */
     SH_OWNER_CONTAINER, /* the list or map that it is a member of */
-    SH_OWNER_KEEPER,    /* the caller of shoal_value_keep, with shoal_value_destroy */
+    SH_OWNER_PROGRAM,   /* the caller of shoal_value_keep, with shoal_value_destroy */
 } sh_value_owner;
 
 struct shoal_value {
@@ -50,8 +50,8 @@ struct shoal_value {
     union {
         size_t size; /* of a string or bytes: without the closing NUL; of a list or map: its number of members */
 
-        /* Of an object: what this process made of it (sh_value_calls.open), or 0. The first thread that reads the object
-         * sets it once, and it goes with the value. So it may be set while others read. */
+        /* Of an object: what this process made of it (sh_value_calls.open), or 0. The first thread that reads the
+         * object sets it once, and it goes with the value. So it may be set while others read. */
         sh_a64 attached;
     };
     union {
@@ -89,8 +89,8 @@ void *sh_value_attached(const shoal_value *value);
 void *sh_value_attach(const shoal_value *value, void *made);
 
 /* Returns the handle of the value's object for the public call of that name: the block, or what was opened; the value
- * owns it. Returns NULL and sets SHOAL_ETYPE if the value is not an object of that kind, SHOAL_ESTATE if this process has
- * left its world, or the error of open. */
+ * owns it. Returns NULL and sets SHOAL_ETYPE if the value is not an object of that kind, SHOAL_ESTATE if this process
+ * has left its world, or the error of open. */
 void *sh_value_read_object(const shoal_value *value, shoal_kind kind, const char *call);
 
 /* Sets SHOAL_ETYPE "expected queue, but the value is int"; for NULL acts as sh_null_in does, in a call of that name.

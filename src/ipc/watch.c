@@ -4,7 +4,8 @@
  * the first shoal_queue_fd until the process leaves its world or exits. To producers it is one more waiter: they wake
  * it if it is parked, and pay nothing while the fd is readable or if nobody asked for an fd.
  *
- *   watcher, under the lock, for each queue whose fd is clear          a get of this process, afterwards, under the lock
+ *   watcher, under the lock, for each queue whose fd is clear          a get of this process, afterwards, under the
+ *                                                                      lock
  *   ---------------------------------------------------------          ------------------------------------------------
  *   prepare the gate                                                   fd readable, queue not ready? then
  *   queue ready? then make the fd readable, pass the wake-up on            clear the fd

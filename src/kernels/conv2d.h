@@ -4,7 +4,8 @@
  * All tensors are contiguous:  x [N, C, H, W]   w [O, C/groups, KH, KW]   bias [O]   y [N, O, OH, OW]
  * They have one element type, f32 or f64. No output overlaps an input or another output.
  *
- *     y[n,o,i,j] = bias[o] + sum over c, a, b of  w[o,c,a,b] * x[n, c', i*stride - pad + a*dilation, j*stride - pad + b*dilation]
+ *     y[n,o,i,j] = bias[o] + sum over c, a, b of
+ *                  w[o,c,a,b] * x[n, c', i*stride - pad + a*dilation, j*stride - pad + b*dilation]
  *
  * where c' is c plus the first channel of o's group. Positions outside x add nothing. The fast kernels may multiply the
  * padding as zeros, so an infinite weight at the border may give NaN there. Everywhere else NaN and infinity propagate
@@ -49,9 +50,9 @@ enum {
     SH_WINNER_DEAD = 4,
 };
 
-/* Errors: SHOAL_EINVAL if the element type is not f32 or f64, SHOAL_ENOMEM if there is no scratch memory.
- * The sums of grad_w and grad_bias over the images have a fixed order. On the CPU they continue in f64 after some images,
- * so that their error does not grow with the batch. */
+/* Errors: SHOAL_EINVAL if the element type is not f32 or f64, SHOAL_ENOMEM if there is no scratch memory. The sums of
+ * grad_w and grad_bias over the images have a fixed order. On the CPU they continue in f64 after some images, so that
+ * their error does not grow with the batch. */
 typedef struct sh_conv_kernels {
     /* y = conv(x, w) + bias. bias may be NULL. */
     shoal_err (*forward)(sh_exec *exec, const sh_conv2d *c, const void *x, const void *w, const void *bias, void *y);
@@ -69,8 +70,8 @@ typedef struct sh_conv_kernels {
     shoal_err (*pool_relu_forward)(sh_exec *exec, const sh_conv2d *c, const void *x, const void *w, const void *bias,
                                    const void *drop, void *y, uint8_t *winner);
 
-    /* grad_y [N, O, OH/2, OW/2]. grad_x =, grad_w +=, grad_bias += (= if c->overwrite). A gradient whose pointer is NULL
-     * is not computed. Saved by forward: x, w, drop, winner. */
+    /* grad_y [N, O, OH/2, OW/2]. grad_x =, grad_w +=, grad_bias += (= if c->overwrite). A gradient whose pointer is
+     * NULL is not computed. Saved by forward: x, w, drop, winner. */
     shoal_err (*pool_relu_backward)(sh_exec *exec, const sh_conv2d *c, const void *grad_y, const void *x, const void *w,
                                     const void *drop, const uint8_t *winner, void *grad_x, void *grad_w,
                                     void *grad_bias);

@@ -1,5 +1,5 @@
-/* Tests of the fused block of convolution, pool and relu: the reference against the chain of single kernels, and the fast kernels
- * against both. */
+/* Tests of the fused block of convolution, pool and relu: the reference against the chain of single kernels, and the
+ * fast kernels against both. */
 #include "kernels/conv2d_test.h"
 #include "kernels/pool.h"
 
@@ -155,7 +155,7 @@ START_TEST(block_of_the_layers_is_exact)
 }
 END_TEST
 
-/* Rows or columns so long that few channels fit in a card's shared memory. */
+/* Rows or columns so long that few channels fit in a GPU's shared memory. */
 START_TEST(block_of_long_images_is_exact)
 {
     static const struct {
@@ -209,8 +209,8 @@ START_TEST(block_lets_nan_through)
             j.grad_pooled[below(j.pooled)] = hits == 0 ? NAN : INFINITY;
         }
         for (int64_t i = 0; i < j.weights; i++) {
-            j.w[i] =
-                j.w[i] == 0 ? 1 : j.w[i]; /* 0 * inf is NaN, and the chain's backward multiplies dead winners too */
+            /* 0 * inf is NaN, and the chain's backward multiplies dead winners too. */
+            j.w[i] = j.w[i] == 0 ? 1 : j.w[i];
         }
         answer got = answer_begin(&j, j.pooled, 0), wanted = answer_begin(&j, j.pooled, 0);
         block_forward(reference, &j, &wanted);

@@ -1,5 +1,5 @@
-/* Tests of convolution: the reference against finite differences, and the fast kernels against the reference. The fused block
- * with a pool and relu has its own tests, in conv2d_block_test.c. */
+/* Tests of convolution: the reference against finite differences, and the fast kernels against the reference. The fused
+ * block with a pool and relu has its own tests, in conv2d_block_test.c. */
 #include "kernels/conv2d_test.h"
 
 START_TEST(general_is_exact)
@@ -207,8 +207,8 @@ static gradients gradients_of(const sh_conv_kernels *k, const job *j, bool block
     return g;
 }
 
-/* All gradients are 0.1 and all pixels 1.1: plain sums over the images in f32 would be off by more than 1e-4. Shapes for
- * the general algorithm and for both of the block's. Equal calls have equal bits. */
+/* All gradients are 0.1 and all pixels 1.1: plain sums over the images in f32 would be off by more than 1e-4. Shapes
+ * for the general algorithm and for both of the block's. Equal calls have equal bits. */
 START_TEST(sums_of_many_images_are_accurate)
 {
     const sh_conv_kernels *k = _i < 2 ? fast(_i) : reference;

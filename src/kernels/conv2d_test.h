@@ -112,8 +112,8 @@ static inline void job_end(job *j)
     free(j->grad_pooled);
 }
 
-/* Sets all gradients to fill, because backward adds to grad_w and grad_bias but overwrites grad_x. If it is to overwrite
- * them too, they are NaN. */
+/* Sets all gradients to fill, because backward adds to grad_w and grad_bias but overwrites grad_x. If it is to
+ * overwrite them too, they are NaN. */
 static inline gradients gradients_begin(const job *j, float fill)
 {
     fill = j->c.overwrite ? NAN : fill;

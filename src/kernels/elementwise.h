@@ -79,7 +79,7 @@ typedef enum sh_binary_op {
     SH_BINARY_SUB,
     SH_BINARY_MUL,
     SH_BINARY_DIV,       /* floats: a/b; integers: rounded towards zero; SHOAL_EINVAL if b has a zero, out unchanged.
-                          * (A card cannot report to the host without synchronising: there a/0 is 0.) */
+                          * (A GPU cannot report to the host without synchronising: there a/0 is 0.) */
     SH_BINARY_FLOOR_DIV, /* rounded towards minus infinity; integers: zeros in b as for DIV */
     SH_BINARY_POW,
     SH_BINARY_MAX, /* NaN if either operand is NaN; MIN too */

@@ -1,4 +1,4 @@
-/* Tests of the step of fedavg-cnn: the plain one against the module, and a card's against the plain one. */
+/* Tests of the step of fedavg-cnn: the plain one against the module, and a GPU's against the plain one. */
 #include "kernels/kernels_test.h"
 
 #include <shoal/autograd.h>

@@ -2,7 +2,7 @@
  * out of range.
  *
  * No output overlaps an input. An index out of range gives SHOAL_EINVAL, and the error text names the index and the
- * bound. The CPU kernels check all indices before they write anything. (A card cannot report to the host without
+ * bound. The CPU kernels check all indices before they write anything. (A GPU cannot report to the host without
  * synchronising: its kernels read such an element as 0 and do not write it.) */
 #ifndef SH_KERNELS_INDEX_H
 #define SH_KERNELS_INDEX_H

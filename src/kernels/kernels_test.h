@@ -14,7 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Returns the kernels of that name, or NULL if there are none. With SHOAL_TEST_CARD the card's take the place of avx2,
+/* Returns the kernels of that name, or NULL if there are none. With SHOAL_TEST_CARD the GPU's take the place of avx2,
  * and there is no avx512. */
 static inline const sh_kernels *find_kernels(const char *name)
 {
@@ -24,20 +24,20 @@ static inline const sh_kernels *find_kernels(const char *name)
                                                  : sh_kernels_find(name);
 }
 
-/* Returns whether these run on a card, which reports no element's error to the host: a contract says what it does
+/* Returns whether these run on a GPU, which reports no element's error to the host: a contract says what it does
  * instead. */
 static inline bool is_card(const sh_kernels *k)
 {
     return k == sh_mirror_kernels() && sh_mirror_device() != sh_far_device();
 }
 
-/* n repetitions; a tenth on a card, where each call copies its arrays both ways. */
+/* n repetitions; a tenth on a GPU, where each call copies its arrays both ways. */
 static inline int repeats(int n)
 {
     return sh_repeats(sh_mirror_kernels() ? n / 10 : n);
 }
 
-/* For loops over all cases: on a card they take every nth. A short run has left out enough already. */
+/* For loops over all cases: on a GPU they take every nth. A short run has left out enough already. */
 static inline int every_on_card(int n)
 {
     return sh_mirror_kernels() && !sh_is_short() ? n : 1;

@@ -1,8 +1,8 @@
-/* Tests of sizes beyond what a card's kernels can count in 32 bits or put into one direction of a grid. On a card only:
+/* Tests of sizes beyond what a GPU's kernels can count in 32 bits or put into one direction of a grid. On a GPU only:
  * they need several GiB, and a moment. */
 #include "kernels/kernels_test.h"
 
-/* Returns the card, or NULL where the test runs without one. */
+/* Returns the GPU, or NULL where the test runs without one. */
 static const sh_device *the_card(void)
 {
     const sh_device *device = sh_mirror_device();

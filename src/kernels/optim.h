@@ -10,8 +10,8 @@
 
 #include "kernels/view.h"
 
-/* g = ±grad + weight_decay·p (- if maximize), or ±grad if weight_decay is 0, also where p is infinite. With momentum: b = momentum·b + (1 - dampening)·g, then g = g +
- * momentum·b if nesterov, else g = b. p -= lr · g. */
+/* g = ±grad + weight_decay·p (- if maximize), or ±grad if weight_decay is 0, also where p is infinite. With momentum: b
+ * = momentum·b + (1 - dampening)·g, then g = g + momentum·b if nesterov, else g = b. p -= lr · g. */
 typedef struct sh_sgd_args {
     double lr, momentum, dampening, weight_decay;
     bool nesterov, maximize;
@@ -40,8 +40,8 @@ typedef struct sh_optim_part {
     void *param;
     const void *grad;
     void *state[3]; /* sgd: buffer; adam: m, v, v_max; rmsprop: v, average, buffer. NULL as there */
-    /* NULL, or the number of this step in device memory. It replaces what the arguments say about the step (first, bias1,
-     * bias2), so that a captured step stays right when it is replayed */
+    /* NULL, or the number of this step in device memory. It replaces what the arguments say about the step (first,
+     * bias1, bias2), so that a captured step stays right when it is replayed */
     const float *step;
 } sh_optim_part;
 

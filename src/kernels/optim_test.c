@@ -86,7 +86,7 @@ static void compare(method rule, int form, shoal_dtype dtype, int64_t n)
     state_free(&wanted);
 }
 
-/* Each form with each size; on a card each form with every fifth, beginning with another one than the form before. */
+/* Each form with each size; on a GPU each form with every fifth, beginning with another one than the form before. */
 START_TEST(steps_agree)
 {
     const int every = every_on_card(5);
@@ -188,7 +188,7 @@ START_TEST(clip_scale_and_average)
 }
 END_TEST
 
-/* More inputs than one launch of a card takes; the output is one of them. */
+/* More inputs than one launch of a GPU takes; the output is one of them. */
 START_TEST(averages_of_many_inputs_agree)
 {
     enum { INPUTS = 100, LENGTH = 37 };

@@ -1,4 +1,4 @@
-/* Philox4x32-10: ten rounds over a counter of four words. Compiled for a card, too. */
+/* Philox4x32-10: ten rounds over a counter of four words. Compiled for a GPU, too. */
 #ifndef SH_KERNELS_PHILOX_H
 #define SH_KERNELS_PHILOX_H
 

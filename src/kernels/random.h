@@ -41,14 +41,14 @@ typedef struct sh_random_kernels {
     /* out[0..n) = mean + deviation · z, with z normal as above. f32 and f64. */
     shoal_err (*normal)(sh_exec *exec, sh_random_key key, shoal_dtype dtype, void *out, int64_t n, double mean,
                         double deviation);
-    /* out[0..n) = u < p ? value : 0. For bool, value is 1. f32, f64, u8 and bool. Every dtype uses one word an element,
-     * so a call uses sh_random_blocks(SHOAL_F32, n) blocks. */
+    /* out[0..n) = u < p ? value : 0. For bool, value is 1. f32, f64, u8 and bool. Every dtype uses one word per
+     * element, so a call uses sh_random_blocks(SHOAL_F32, n) blocks. */
     shoal_err (*bernoulli)(sh_exec *exec, sh_random_key key, shoal_dtype dtype, void *out, int64_t n, double p,
                            double value);
     /* out[0..n) = an integer from low to high - 1. high > low. */
     shoal_err (*integers)(sh_exec *exec, sh_random_key key, int64_t *out, int64_t n, int64_t low, int64_t high);
     /* y = u >= p ? x / (1 - p) : 0. mask = u >= p, as bytes 1 and 0, saved for backward. p = 1 gives zeros. y may be x.
-     * Contiguous. f32 and f64; both use one word an element. */
+     * Contiguous. f32 and f64; both use one word per element. */
     shoal_err (*dropout)(sh_exec *exec, sh_random_key key, shoal_dtype dtype, void *y, uint8_t *mask, const void *x,
                          int64_t n, double p);
     /* dx = mask ? dy / (1 - p) : 0. dx may be dy. Saved by dropout: mask. */

@@ -1,6 +1,6 @@
-/* The contract of a whole training step of the model mnist-cnn (nn/models.c) on a card, in two launches: one block an
- * image computes its loss and gradients, then one thread a parameter adds the images up and takes the step. Op by op,
- * the same step is about 30 launches. Optional: a table without it has NULL.
+/* The contract of a whole training step of the model mnist-cnn (nn/models.c) on a GPU, in two launches: one block
+ * per image computes its loss and gradients, then one thread per parameter adds the images up and takes the step. Op by
+ * op, the same step is about 30 launches. Optional: a table without it has NULL.
  *
  *     x [1, 28, 28] -> conv 10 5x5, pool, relu [10, 12, 12] -> conv 20 5x5, drop channels, pool, relu [20, 4, 4]
  *       -> linear 50, relu, dropout -> linear 10 -> log_softmax -> mean of the negative log-likelihood
@@ -15,7 +15,7 @@
 
 #define SH_SMALL_CNN_TENSORS 8
 
-/* All pointers but this struct are card memory. */
+/* All pointers but this struct are GPU memory. */
 typedef struct sh_small_cnn_step {
     /* In the order of the module's parameters: weight and bias of conv1, conv2, fc1, fc2. */
     float *param[SH_SMALL_CNN_TENSORS];
@@ -42,7 +42,7 @@ typedef struct sh_small_cnn_step {
 typedef struct sh_small_cnn_kernels {
     /* Returns the bytes of scratch memory that a step of this batch needs. */
     size_t (*scratch_size)(int64_t batch);
-    /* Takes a step. scratch is card memory of that size, aligned to 256. */
+    /* Takes a step. scratch is GPU memory of that size, aligned to 256 bytes. */
     shoal_err (*step)(sh_exec *exec, const sh_small_cnn_step *args, void *scratch);
 } sh_small_cnn_kernels;
 

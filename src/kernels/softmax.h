@@ -40,7 +40,7 @@ typedef struct sh_softmax_kernels {
                           const void *y);
     /* loss = the negative log-likelihood of log_probs: one element, or [outer, inner] for SHOAL_REDUCTION_NONE. total =
      * the sum of the targets' weights, one element, saved for backward. Errors: SHOAL_EINVAL if a target is out of
-     * range (a card gives NaN instead). */
+     * range (a GPU gives NaN instead). */
     shoal_err (*nll)(sh_exec *exec, const sh_nll_args *args, void *loss, void *total, const void *log_probs);
     /* dx [outer, n, inner] = the gradient of log_probs. dloss has the shape of loss and is in device memory. */
     shoal_err (*nll_backward)(sh_exec *exec, const sh_nll_args *args, void *dx, const void *dloss, const void *total);

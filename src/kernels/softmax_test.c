@@ -13,7 +13,7 @@ static sh_softmax_shape any_softmax_shape(shoal_dtype dtype, uint64_t *seed)
         s.outer = below(seed, 4);
     }
     if (s.inner > 1 && s.inner <= 9 && below(seed, 30) == 0) {
-        s.outer = 12000 / s.inner; /* more than one block of a card */
+        s.outer = 12000 / s.inner; /* more than one block of a GPU */
         s.n = 1 + below(seed, 4);
         s.inner = below(seed, 2) ? 1 : s.inner;
     } else if (s.inner <= 9 && below(seed, 6) == 0) {

@@ -1,11 +1,11 @@
-/* The contract of the small kernels around a training step on a card: they take a batch of a data set in card memory,
- * and count on, so that the same launches can be repeated. Optional: a table without them has NULL. */
+/* The contract of the small kernels around a training step on a GPU: they take a batch from a data set in GPU memory,
+ * and advance the counters, so that the same launches can be repeated. Optional: a table without them has NULL. */
 #ifndef SH_KERNELS_STEP_H
 #define SH_KERNELS_STEP_H
 
 #include "kernels/view.h"
 
-/* Row i of the batch is sample order[state[0] + i] of the set, for i < count. All pointers are card memory. Contiguous;
+/* Row i of the batch is sample order[state[0] + i] of the set, for i < count. All pointers are GPU memory. Contiguous;
  * samples and x are aligned to 16 bytes. */
 typedef struct sh_step_batch {
     void *x;             /* [count, row] */

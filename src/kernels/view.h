@@ -50,11 +50,11 @@ static inline bool sh_view_is_contiguous(const sh_view *v)
 /* The context in which kernels run: one for each thread and device. Kernels of one context run one after another.
  * A kernel may use scratch while it runs; the next kernel overwrites it. */
 typedef struct sh_exec {
-    void *stream; /* of a card; NULL on the CPU */
+    void *stream; /* of a GPU; NULL on the CPU */
     void *scratch;
     size_t scratch_size;
-    const uint64_t *advance; /* on a card while a step is captured: blocks to add to the offset of each random key, in
-                              * card memory, so that each replay draws other numbers; otherwise NULL */
+    const uint64_t *advance; /* on a GPU while a step is captured: blocks to add to the offset of each random key, in
+                              * GPU memory, so that each replay draws other numbers; otherwise NULL */
 } sh_exec;
 
 /* Returns at least size bytes of scratch memory, aligned to 64; exec owns them. CPU only. Returns NULL and sets

@@ -1,5 +1,5 @@
-/* A pipe that tells a process whether the child that it is about to fork still exists, without a pid. Only the child has
- * the write end.
+/* A pipe that tells a process whether the child that it is about to fork still exists, without a pid. Only the child
+ * has the write end.
  *
  * The parent opens the pipe before the fork and closes its write end after it. The pipe is closed when no process has
  * the write end open any more: the fork failed, the child has ended, or the child has closed it. A stopped child

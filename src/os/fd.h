@@ -12,7 +12,8 @@ int sh_fd_keep(int fd);
 /* The same for both ends of a pipe or socket pair. If it returns false, with errno, both are closed. */
 bool sh_fd_keep_both(int fds[2]);
 
-/* Closes all fds of this process but the standard streams and this one, which may be -1. Does nothing on kernels before 5.9. */
+/* Closes all fds of this process but the standard streams and this one, which may be -1. Does nothing on kernels before
+ * 5.9. */
 void sh_fd_close_others(int kept);
 
 #endif

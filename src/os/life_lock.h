@@ -11,11 +11,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* Locks the byte. Returns false if that fails. The process must not have a life lock yet. sh_life_marked sees it like any
- * mark. */
+/* Locks the byte. Returns false if that fails. The process must not have a life lock yet. sh_life_marked sees it like
+ * any mark. */
 bool sh_life_lock_take(int fd, uint64_t byte);
 
-/* Releases the life lock, if there is one. This closes an fd of the file, so it drops the life marks of this process. */
+/* Releases the life lock, if there is one. This closes an fd of the file, so it drops the life marks of this
+ * process. */
 void sh_life_lock_drop(void);
 
 /* Called in a child of fork: closes the description that it inherited from its parent. */

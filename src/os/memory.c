@@ -97,8 +97,8 @@ bool sh_memory_part_go_private(int fd, uint64_t offset, void *part, size_t size)
                 (off_t)(offset - within)) != MAP_FAILED;
 }
 
-/* mremap replaces the pages in one step. It checks its limits before it unmaps anything; should it fail later all the same,
- * the file's pages are mapped again. */
+/* mremap replaces the pages in one step. It checks its limits before it unmaps anything; should it fail later all the
+ * same, the file's pages are mapped again. */
 bool sh_memory_detach_pages(int fd, uint64_t offset, void *at, uint64_t size)
 {
     void *copy = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -171,7 +171,8 @@ uint64_t sh_memory_used(int fd)
     return fstat(fd, &st) == 0 ? (uint64_t)st.st_blocks * 512 : 0;
 }
 
-/* Lowers *limit to the number in the file. "max" in version 2, and a number beyond all memory in version 1, mean none. */
+/* Lowers *limit to the number in the file. "max" in version 2, and a number beyond all memory in version 1, mean
+ * none. */
 static void lower_to(const char *path, uint64_t *limit)
 {
     char line[64];
@@ -184,8 +185,8 @@ static void lower_to(const char *path, uint64_t *limit)
 }
 
 /* The same for a group and all groups that it is part of: each of them limits what is inside. The path of a group is
- * relative to the root of this process's cgroup namespace, and in a container what is mounted may begin at another one. Groups that
- * are not there have no limit that could be read. */
+ * relative to the root of this process's cgroup namespace, and in a container what is mounted may begin at another one.
+ * Groups that are not there have no limit that could be read. */
 static void lower_to_groups(const char *mount, const char *group, const char *file, uint64_t *limit)
 {
     char path[640], name[512];
@@ -213,8 +214,8 @@ static bool lists(const char *list, const char *word)
     return false;
 }
 
-/* The lines of /proc/self/cgroup are "number:controllers:group". That of version 2 is "0::group"; it has the memory controller
- * unless a line of version 1 has. */
+/* The lines of /proc/self/cgroup are "number:controllers:group". That of version 2 is "0::group"; it has the memory
+ * controller unless a line of version 1 has. */
 uint64_t sh_memory_group_limit(const char *list, const char *mount)
 {
     char line[512], place[512];

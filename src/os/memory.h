@@ -38,9 +38,9 @@ void sh_memory_unmap_part(void *part, size_t size);
  * write of another thread is lost meanwhile. Returns false with errno if that fails. */
 bool sh_memory_part_go_private(int fd, uint64_t offset, void *part, size_t size);
 
-/* Replaces whole pages of a mapping by a private copy of them, and by the file's pages again. Others never see the pages
- * unmapped. A write of another thread while they are copied is lost. Return false with errno and change nothing if the
- * system has no memory or no mapping left. */
+/* Replaces whole pages of a mapping by a private copy of them, and by the file's pages again. Others never see the
+ * pages unmapped. A write of another thread while they are copied is lost. Return false with errno and change nothing
+ * if the system has no memory or no mapping left. */
 bool sh_memory_detach_pages(int fd, uint64_t offset, void *at, uint64_t size);
 bool sh_memory_reattach_pages(int fd, uint64_t offset, void *at, uint64_t size);
 
@@ -61,8 +61,8 @@ void sh_memory_decommit_file(int fd, uint64_t offset, uint64_t size);
 /* Returns the number of bytes of memory that the file uses now. */
 uint64_t sh_memory_used(int fd);
 
-/* Returns the lowest memory limit of this process's cgroup and of those that it is part of (version 1 or 2), as far as they can be
- * seen; UINT64_MAX if there is none. list: /proc/self/cgroup; mount: where the groups are. */
+/* Returns the lowest memory limit of this process's cgroup and of those that it is part of (version 1 or 2), as far as
+ * they can be seen; UINT64_MAX if there is none. list: /proc/self/cgroup; mount: where the groups are. */
 uint64_t sh_memory_group_limit(const char *list, const char *mount);
 
 /* Returns the total memory of this machine, or the limit of this process's memory cgroups if that is lower. */

@@ -208,8 +208,8 @@ bool sh_pid_gone(int32_t pid, uint64_t start_time)
         return true;
     }
     if (!read_process(pid, &state, &start)) {
-        /* /proc may be hidden, or this process has no fd left. Then only a missing pid proves death, or the parent is asked,
-         * which is this process: a zombie stays, and one whose other threads run on is not reported. */
+        /* /proc may be hidden, or this process has no fd left. Then only a missing pid proves death, or the parent is
+         * asked, which is this process: a zombie stays, and one whose other threads run on is not reported. */
         siginfo_t end = {.si_pid = 0};
         return (kill(pid, 0) != 0 && errno == ESRCH) ||
                (waitid(P_PID, (id_t)pid, &end, WEXITED | WNOHANG | WNOWAIT) == 0 && end.si_pid == pid);
@@ -283,8 +283,8 @@ bool sh_pid_maps(int32_t pid, uint64_t inode)
     }
     mapped = mapped || n < 0;
     close(fd);
-    /* The file also ends when the process loses its memory between two reads. What was read is all of it only if the process still
-     * has memory now: that, or that of the program that it has executed. */
+    /* The file also ends when the process loses its memory between two reads. What was read is all of it only if the
+     * process still has memory now: that, or that of the program that it has executed. */
     return mapped || !has_memory(pid, thread);
 }
 
@@ -398,7 +398,8 @@ sh_helper_result sh_helper_run(int (*function)(void *), void *argument)
     __asan_unpoison_memory_region(stack, STACK); /* a killed helper has left its frames */
 #endif
     sigfillset(&all);
-    int cancel; /* a thread that is cancelled in see_out would take its stack away from the helper, which uses `argument` */
+    int cancel; /* a thread that is cancelled in see_out would take its stack away from the helper, which uses
+                 * `argument` */
     pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &cancel);
     pthread_sigmask(SIG_SETMASK, &all, &before); /* no signal handler of the program runs in the helper */
     /* Without CLONE_FILES: its fds and locks end with it. Exit signal 0: the program's wait calls do not see it. */

@@ -29,8 +29,8 @@ void sh_pid_find_space_of_child(void);
  * time, or is a zombie with no living threads. A start time of 0 matches any. */
 bool sh_pid_gone(int32_t pid, uint64_t start_time);
 
-/* Checks whether a process with that pid runs, in about 2 us: it is no zombie. It may be another one than the caller thinks
- * of, if the pid was reused. False also if the system does not say. */
+/* Checks whether a process with that pid runs, in about 2 us: it is no zombie. It may be another one than the caller
+ * thinks of, if the pid was reused. False also if the system does not say. */
 bool sh_pid_runs(int32_t pid);
 
 /* Reads how a process ended that nobody has reaped yet, without reaping it: the wait status, as waitpid gives it.
@@ -39,8 +39,8 @@ bool sh_pid_runs(int32_t pid);
 bool sh_pid_zombie_status(int32_t pid, int *out_wait_status);
 
 /* Returns false only if it is certain that the process runs on and does not map the memory file with that inode. True
- * while it ends, until sh_pid_gone: it has no memory any more, but the kernel is still closing its files. That may take a
- * tenth of a second, in which a card goes on with the work that the process gave it. */
+ * while it ends, until sh_pid_gone: it has no memory any more, but the kernel is still closing its files. That may take
+ * a tenth of a second, in which a card goes on with the work that the process gave it. */
 bool sh_pid_maps(int32_t pid, uint64_t inode);
 
 /* Kills the process that started then if it is stopped; with running_too, also if it is running. */

@@ -93,8 +93,8 @@ static shoal_err open_record(shoal_value **out_args)
         if ((sh_start_of(record)->flags & SH_START_NAMED) != 0) {
             prctl(PR_SET_NAME, c->slot->name); /* the first 15 bytes, as ps and top show it */
         }
-        if ((sh_start_of(record)->flags & SH_START_OUTLIVE) ==
-            0) { /* if this fails, the parent notices the end a little later */
+        /* If holding the word fails, the parent notices the end a little later. */
+        if ((sh_start_of(record)->flags & SH_START_OUTLIVE) == 0) {
             (void)sh_end_word_hold(sh_world_file(), sh_offset_of(&sh_start_of(record)->end));
         }
         sh_store_release(&sh_start_of(record)->phase, SH_START_RUNNING);
@@ -245,9 +245,9 @@ static bool is_privileged(void)
     return getauxval(AT_SECURE) != 0;
 }
 
-/* Checks whether the file of this program gives privileges. AT_SECURE alone does not tell: this process also has it if its ids
- * differed when it was executed, which may be over, or if it entered another domain of SELinux or AppArmor, in which its children
- * are from the beginning. */
+/* Checks whether the file of this program gives privileges. AT_SECURE alone does not tell: this process also has it if
+ * its ids differed when it was executed, which may be over, or if it entered another domain of SELinux or AppArmor, in
+ * which its children are from the beginning. */
 static bool file_gives_privileges(void)
 {
     struct stat status;
@@ -255,8 +255,8 @@ static bool file_gives_privileges(void)
            getxattr("/proc/self/exe", "security.capability", NULL, 0) > 0;
 }
 
-/* The kernel sets AT_SECURE in whatever is executed while the ids differ. A program that gained privileges by its file gains
- * them again, unless it is root by now, which has nothing to gain. */
+/* The kernel sets AT_SECURE in whatever is executed while the ids differ. A program that gained privileges by its file
+ * gains them again, unless it is root by now, which has nothing to gain. */
 shoal_err sh_role_check(void)
 {
     bool differ = getuid() != geteuid() || getgid() != getegid();
@@ -265,8 +265,8 @@ shoal_err sh_role_check(void)
                : SHOAL_OK;
 }
 
-static char
-    role[SH_VARIABLE_ROOM]; /* SHOAL_CHILD as this process began; empty: it was not set, or shoal_init has used it */
+/* SHOAL_CHILD when this process began. Empty: it was not set, or shoal_init has used it. */
+static char role[SH_VARIABLE_ROOM];
 
 /* A program may clear its environment before shoal_init, and must not run as its own parent for that. */
 __attribute__((constructor)) static void note_role(void)

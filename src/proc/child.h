@@ -9,11 +9,12 @@
 #include <stdbool.h>
 #include <stdint.h>
 
-/* How a child learns its role. The environment names the role and the fds of the world, and whoever executed the program chose
- * both. Usually that is one who could do anything to this process anyway. But a program that gains privileges when it is executed
- * (setuid, setgid, file capabilities; the kernel says so by AT_SECURE) must not map memory and call functions that its unprivileged
- * starter chose, and nothing that it inherits proves who chose them. So it takes no role. It must not run main in place of
- * the child, either: main would start children again, and so on. It ends with SH_EXIT_PRIVILEGED, and its parent knows why. */
+/* How a child learns its role. The environment names the role and the fds of the world, and whoever executed the
+ * program chose both. Usually that is one who could do anything to this process anyway. But a program that gains
+ * privileges when it is executed (setuid, setgid, file capabilities; the kernel says so by AT_SECURE) must not map
+ * memory and call functions that its unprivileged starter chose, and nothing that it inherits proves who chose them. So
+ * it takes no role. It must not run main in place of the child, either: main would start children again, and so on. It
+ * ends with SH_EXIT_PRIVILEGED, and its parent knows why. */
 typedef enum sh_exit_lost {
     SH_EXIT_PRIVILEGED = 126, /* it gained privileges when it was executed */
     SH_EXIT_LOST = 127,       /* it did not reach its record for another reason */
@@ -24,7 +25,8 @@ typedef enum sh_exit_lost {
     "that "                                                                                                            \
     "its starter gives it; start the child with fork"
 
-/* Fails with SHOAL_EPERM if this program, executed again, would not accept its role, as far as that can be told here. */
+/* Fails with SHOAL_EPERM if this program, executed again, would not accept its role, as far as that can be told
+ * here. */
 shoal_err sh_role_check(void);
 
 /* The environment variable that tells a spawned process its role: "world fd:slot:lifeline fd:socket fd:sentinel
@@ -40,8 +42,8 @@ _Noreturn void sh_child_forked(uint32_t slot, shoal_target target, int death_sig
 void sh_child_resume(uint32_t slot, int death_signal);
 
 /* Runs in a fork server: serves requests, and calls `before` and `after_parent` around each fork. Returns true in each
- * child, which has not taken its slot yet, with the request that it was made for; false in the server, once its requester
- * has closed the socket or died. */
+ * child, which has not taken its slot yet, with the request that it was made for; false in the server, once its
+ * requester has closed the socket or died. */
 bool sh_forkserver_serve(int socket, const shoal_fork_options *hooks, sh_request *out_request);
 
 /* The environment variable of another program that was started as a child or as a fork server: "world fd:slot:lifeline

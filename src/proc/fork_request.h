@@ -1,5 +1,5 @@
-/* The messages between a fork server and its requester. A socket carries them, one request at a time; a reply may bring an
- * fd. */
+/* The messages between a fork server and its requester. A socket carries them, one request at a time; a reply may bring
+ * an fd. */
 #ifndef SH_PROC_FORK_REQUEST_H
 #define SH_PROC_FORK_REQUEST_H
 
@@ -31,8 +31,8 @@ typedef struct sh_reply {
  * long. Returns false with errno on failure. */
 bool sh_request_send(int socket, const void *bytes, size_t size, int fd);
 
-/* Receives a message. Returns false if the socket is closed (EPIPE) or the deadline passed (ETIMEDOUT). *out_fd is -1 if no
- * fd came. */
+/* Receives a message. Returns false if the socket is closed (EPIPE) or the deadline passed (ETIMEDOUT). *out_fd is -1
+ * if no fd came. */
 bool sh_request_receive(int socket, void *bytes, size_t size, int *out_fd, int64_t deadline);
 
 #endif

@@ -1,9 +1,9 @@
-/* The forkserver start method: a fresh image that does nothing but fork on request. Its children are as clean as spawned
- * ones and cost less. The image is this program, or a server program that a binding wrote (shoal_process_start_program);
- * serve.c is what runs in it, the same for both.
+/* The forkserver start method: a fresh image that does nothing but fork on request. Its children are as clean as
+ * spawned ones and cost less. The image is this program, or a server program that a binding wrote
+ * (shoal_process_start_program); serve.c is what runs in it, the same for both.
  *
- * Each process has at most one server of each kind and starts it at the first use. A server has its own slot in the world
- * and holds nothing, so its children inherit nothing. The requester reserves the slot that a child takes.
+ * Each process has at most one server of each kind and starts it at the first use. A server has its own slot in the
+ * world and holds nothing, so its children inherit nothing. The requester reserves the slot that a child takes.
  *
  * Request and reply go over a socket, one at a time. The server is the parent of its children. It opens the pidfd of
  * each before anything could reap the child, and passes it to the requester. It reaps only on request, after the status
@@ -138,8 +138,8 @@ static bool is_image_of(const server *s, const sh_program *program)
 /* ---- starting and stopping a server ---- */
 
 /* Reaps a server that has ended. A pipe reports the end a moment before the process is a zombie. And if another process
- * traces the server (a debugger, or LeakSanitizer at its end), this one cannot reap it before the tracer lets go. If that
- * takes long, a later call of the library reaps it. */
+ * traces the server (a debugger, or LeakSanitizer at its end), this one cannot reap it before the tracer lets go. If
+ * that takes long, a later call of the library reaps it. */
 static void reap(pid_t pid)
 {
     int64_t deadline = sh_deadline(NOTICE_LIMIT);

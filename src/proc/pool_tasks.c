@@ -73,8 +73,8 @@ static shoal_err read_result(const shoal_block *block, shoal_value **out_value)
     return err;
 }
 
-/* The worker that has run a task does so. The owner does so for one that died. A child that was forked meanwhile may hold
- * the task for as long as it lives, and must not keep a large argument. */
+/* The worker that has run a task does so. The owner does so for one that died. A child that was forked meanwhile may
+ * hold the task for as long as it lives, and must not keep a large argument. */
 void sh_pool_drop_argument(const shoal_block *block)
 {
     sh_a64 *argument = &sh_pool_work_of(block)->argument;
@@ -262,8 +262,8 @@ shoal_err sh_pool_put(shoal_pool *pool, const sh_pool_task *task, const sh_targe
     return SHOAL_OK;
 }
 
-/* How many tasks are queued at once. A forked child inherits a reference to each: with 20,000 of them, a fork takes 5 ms
- * longer. */
+/* How many tasks are queued at once. A forked child inherits a reference to each: with 20,000 of them, a fork takes 5
+ * ms longer. */
 #define QUEUED_MOST 2000
 
 shoal_err sh_pool_submit(shoal_pool *pool, const sh_pool_task *task, shoal_value *argument, bool more)
@@ -274,7 +274,7 @@ shoal_err sh_pool_submit(shoal_pool *pool, const sh_pool_task *task, shoal_value
         return err;
     }
     sh_pool_task *e = copy_of(task);
-    shoal_value *kept = argument->owner == SH_OWNER_KEEPER ? shoal_value_copy(argument) : argument;
+    shoal_value *kept = argument->owner == SH_OWNER_PROGRAM ? shoal_value_copy(argument) : argument;
     if (e == NULL || kept == NULL) {
         free(e);
         sh_value_consume(kept);

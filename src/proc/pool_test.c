@@ -588,7 +588,8 @@ END_TEST
 
 /* ---- pools whose workers a binding starts ---- */
 
-/* A binding's worker: squares small numbers, answers others with an error, and kills itself for 13. args: the objects. */
+/* A binding's worker: squares small numbers, answers others with an error, and kills itself for 13. args: the
+ * objects. */
 static shoal_err serve(int rank, const shoal_value *args)
 {
     shoal_pool_objects objects = {.tasks = shoal_value_as_queue(shoal_value_at(args, 0)),

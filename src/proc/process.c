@@ -127,8 +127,8 @@ static shoal_err launch(shoal_process *p, sh_start_method method, const sh_launc
     if (err == SHOAL_OK && born.pid == 0) { /* this is the child */
         return SHOAL_OK;
     }
-    SH_DEATH(
-        "proc.start.started"); /* death: the child waits for the next step, sees that its parent is dead, and ends */
+    /* death: the child waits for the next step, sees that its parent is dead, and ends. */
+    SH_DEATH("proc.start.started");
     if (err == SHOAL_OK) {
         sh_slot_expect(p->slot, born.pid);
         p->pid = born.pid;
@@ -270,9 +270,10 @@ sh_fate sh_fate_of(const siginfo_t *info)
     return (sh_fate){.code = info->si_status, .by_signal = info->si_code == CLD_KILLED || info->si_code == CLD_DUMPED};
 }
 
-/* Asks the fork server how its child ended. A server that is stopped does not answer. Its child is then a zombie, and stays
- * one because only the server can reap it, so its status is read from /proc; the server reaps it when it runs again. /proc
- * also shows a 0 to those who may not look, so a 0 counts only if the child has said that its target returned. */
+/* Asks the fork server how its child ended. A server that is stopped does not answer. Its child is then a zombie, and
+ * stays one because only the server can reap it, so its status is read from /proc; the server reaps it when it runs
+ * again. /proc also shows a 0 to those who may not look, so a 0 counts only if the child has said that its target
+ * returned. */
 static shoal_err reap_by_server(const shoal_process *p, int64_t deadline, sh_fate *out_fate)
 {
     int64_t moment = sh_now() + REPLY_LIMIT;

@@ -110,8 +110,8 @@ shoal_err sh_process_make(sh_start_method method, const sh_launch *launch, const
 /* Checks whether the process has ended. Does not block. */
 bool sh_process_has_ended(const shoal_process *process);
 
-/* Joins a process whose result nobody needs. Does not block. Returns false if it runs, or only a stopped fork server knows how it
- * ended. */
+/* Joins a process whose result nobody needs. Does not block. Returns false if it runs, or only a stopped fork server
+ * knows how it ended. */
 bool sh_process_is_over(shoal_process *process, shoal_status *out_status);
 
 /* Returns the time at which its target returned (sh_now time), 0 if it did not. */

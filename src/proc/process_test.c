@@ -448,8 +448,8 @@ START_TEST(a_child_inherits_nothing_else)
 {
     pair e = make_pair();
     char lifeline[64], socket[64] = "none";
-    shoal_process *other =
-        start(_i, await, shoal_list(e.up, e.go)); /* now there are a lifeline, a pidfd, and perhaps a fork server */
+    /* Now there are a lifeline, a pidfd, and perhaps a fork server. */
+    shoal_process *other = start(_i, await, shoal_list(e.up, e.go));
     find_link("pipe:", lifeline, sizeof lifeline);
     if (_i == SHOAL_START_FORKSERVER) {
         find_link("socket:", socket, sizeof socket);

@@ -7,8 +7,8 @@
  * step for that.
  *
  * The program inherits the fds that the variable names, and those that its starter has chosen: they lose close-on-exec
- * in it, and never in this process. shoal_child_begin removes the variable and sets close-on-exec again on the fds that it
- * names, so that the program's own children inherit neither.
+ * in it, and never in this process. shoal_child_begin removes the variable and sets close-on-exec again on the fds that
+ * it names, so that the program's own children inherit neither.
  */
 #include "ipc/value.h"
 

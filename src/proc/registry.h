@@ -2,10 +2,10 @@
  * children that nobody will join.
  *
  * The lifeline is a pipe that nobody ever writes to. Only the parent has the write end. Each child opens the read end
- * for itself and asks the kernel for its death signal on any event there; SIGKILL, unless the options say otherwise. The
- * first event is that the parent's end is closed by its death. Then each end of a sibling is one more. If the system's
- * queue of signals is full, the kernel sends SIGIO instead. (PR_SET_PDEATHSIG would already fire when the thread that
- * started the child ends.)
+ * for itself and asks the kernel for its death signal on any event there; SIGKILL, unless the options say otherwise.
+ * The first event is that the parent's end is closed by its death. Then each end of a sibling is one more. If the
+ * system's queue of signals is full, the kernel sends SIGIO instead. (PR_SET_PDEATHSIG would already fire when the
+ * thread that started the child ends.)
  */
 #ifndef SH_PROC_REGISTRY_H
 #define SH_PROC_REGISTRY_H

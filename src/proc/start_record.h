@@ -7,9 +7,10 @@
  *   rank, flags, target  the parent, before the child exists
  *   phase                the child: MADE -> RUNNING -> ENDED, each a release; a futex word for shoal_wait
  *   err, ended_at, text  the child, before phase ENDED
- *   end                  the child holds it before phase RUNNING, if it does not outlive its parent; then the kernel. The word stays in
- *                        the record while the child lives: the parent's handle ends the child before it releases the record. After
- *                        the parent's death the child's slot keeps it, until the child leaves the world and drops the word
+ *   end                  the child holds it before phase RUNNING, if it does not outlive its parent; then the kernel.
+ *                        The word stays in the record while the child lives: the parent's handle ends the child before
+ *                        it releases the record. After the parent's death the child's slot keeps it, until the child
+ *                        leaves the world and drops the word
  *
  * death: a child that dies leaves a phase below ENDED, and its wait status gives the rest. A parent that dies leaves
  * the record to the child.

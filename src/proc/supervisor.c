@@ -170,9 +170,9 @@ static void drop(shoal_process **process)
     *process = NULL;
 }
 
-/* A process that retires runs its exit handlers, and is not cut short in them, unless they take too long. So that no more and more
- * processes retire when the work is quicker than the exits, a rank has one of them at a time: the next one to resign keeps its
- * place until that one has ended. */
+/* A process that retires runs its exit handlers, and is not cut short in them, unless they take too long. So that no
+ * more and more processes retire when the work is quicker than the exits, a rank has one of them at a time: the next
+ * one to resign keeps its place until that one has ended. */
 static void retire_if_possible(member *m)
 {
     if (m->resigned && m->retiring == NULL) {
@@ -382,8 +382,8 @@ bool sh_supervisor_join(sh_supervisor *s, int64_t deadline)
     sh_interrupt_begin();
     for (;;) {
         s->sure_at = 0;
-        shoal_err err =
-            sh_supervisor_tend(s); /* a failure concerns a member that has ended, which is all that matters here */
+        /* A failure concerns a member that has ended, which is all that matters here. */
+        shoal_err err = sh_supervisor_tend(s);
         size_t n = list_running(s);
         if (n == 0 || err == SHOAL_EFORK || sh_passed(deadline) || sh_interrupt_mine.hit) {
             return n == 0;

@@ -10,10 +10,11 @@
  * wakes it as well.
  *
  * Invariants, for each rank
- *   - At most one process runs as the member. Beside it at most one is retiring: it does no more work, and only its end is awaited. It
- *     has time for its exit handlers, and is ended after that. A member that retires meanwhile keeps its place until then.
- *   - `ended` is called once for each member that ends before sh_supervisor_end, after everything that it held was recovered, and
- *     before its replacement starts. So another member can get what it held.
+ *   - At most one process runs as the member. Beside it at most one is retiring: it does no more work, and only its end
+ *     is awaited. It has time for its exit handlers, and is ended after that. A member that retires meanwhile keeps its
+ *     place until then.
+ *   - `ended` is called once for each member that ends before sh_supervisor_end, after everything that it held was
+ *     recovered, and before its replacement starts. So another member can get what it held.
  *   - The handle of a member that has ended stays until its replacement starts, so its status can be read.
  *
  * death: of the owner's process: the kernel kills the members (registry.h); nothing here is in shared memory.
@@ -74,8 +75,8 @@ void sh_supervisor_wait(sh_supervisor *supervisor, shoal_queue *queue, pthread_m
  * SHOAL_ECHILD after too many failed starts; those of starting a process. */
 shoal_err sh_supervisor_tend(sh_supervisor *supervisor);
 
-/* Marks the member of that rank as retiring: it will end by itself, and a tend starts another, the next one unless an earlier
- * member of that rank is still retiring. */
+/* Marks the member of that rank as retiring: it will end by itself, and a tend starts another, the next one unless an
+ * earlier member of that rank is still retiring. */
 void sh_supervisor_retire(sh_supervisor *supervisor, int rank);
 
 /* Resets the count of failed starts: a member has done its work. */

@@ -1,5 +1,5 @@
-/* Tensors of a card in values: before a message goes, each tensor in it says what its receiver must wait for. A tensor's
- * own put does that by itself (description.c); a value may have been made long before it is sent. */
+/* Tensors of a card in values: before a message goes, each tensor in it says what its receiver must wait for. A
+ * tensor's own put does that by itself (description.c); a value may have been made long before it is sent. */
 #include "base/error.h"
 #include "device/cuda_share.h"
 #include "share/description.h"

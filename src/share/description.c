@@ -19,8 +19,8 @@
  * current description stays current. */
 static pthread_mutex_t describing = PTHREAD_MUTEX_INITIALIZER;
 
-/* The same for tensors of a card. To share one may take seconds, if another process is stopped in the middle of that; and a
- * child of fork cannot. */
+/* The same for tensors of a card. To share one may take seconds, if another process is stopped in the middle of that;
+ * and a child of fork cannot. */
 static pthread_mutex_t describing_card = PTHREAD_MUTEX_INITIALIZER;
 
 __attribute__((constructor)) static void begin(void)

@@ -41,11 +41,12 @@ shoal_err sh_share_describe_tensor(shoal_tensor *t, shoal_block **out_descriptio
 
 /* Makes the tensor of a description for this process, which the caller owns. Reuses one that was here before
  * (recycled.h), if the description says what it said then. Takes the caller's reference to the description if it
- * succeeds. Returns NULL and sets SHOAL_ECORRUPT or SHOAL_ENOMEM, or for a card the errors of sh_cuda_await, if it fails. */
+ * succeeds. Returns NULL and sets SHOAL_ECORRUPT or SHOAL_ENOMEM, or for a card the errors of sh_cuda_await, if it
+ * fails. */
 shoal_tensor *sh_share_tensor_of(shoal_block *description);
 
-/* Called before a tensor, a sparse tensor or a module is sent in a value: says in the ledger what the receivers of its card
- * tensors must wait for (card.c). Does nothing in a process that has no card. Errors: those of sh_cuda_mark. */
+/* Called before a tensor, a sparse tensor or a module is sent in a value: says in the ledger what the receivers of its
+ * card tensors must wait for (card.c). Does nothing in a process that has no card. Errors: those of sh_cuda_mark. */
 shoal_err sh_share_mark_work(const shoal_block *object);
 
 /* Makes the tensor whose description is object i of a record. Errors: also those of sh_record_open. */

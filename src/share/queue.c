@@ -42,9 +42,9 @@ static bool is_for_others(shoal_err err)
     return err != SHOAL_ECORRUPT && err != SHOAL_ELOST;
 }
 
-/* Keeps a message that this process took and cannot use. Without memory, or in a capture, it stays the next one here; if
- * there is no card here that could use it, it goes back to the end of the queue, for another process. Returns the error
- * that is set. */
+/* Keeps a message that this process took and cannot use. Without memory, or in a capture, it stays the next one here;
+ * if there is no card here that could use it, it goes back to the end of the queue, for another process. Returns the
+ * error that is set. */
 static shoal_err give_back(shoal_queue *queue, shoal_block *description)
 {
     shoal_err err = shoal_last_error();

@@ -18,8 +18,8 @@ typedef struct sh_recycled {
     uint64_t world_serial;
 } sh_recycled;
 
-/* Keeps a tensor with a description whose last reference is gone. Returns false if it cannot be kept: it then has released
- * the description, and the caller frees the tensor. */
+/* Keeps a tensor with a description whose last reference is gone. Returns false if it cannot be kept: it then has
+ * released the description, and the caller frees the tensor. */
 bool sh_recycled_keep(shoal_tensor *t);
 
 /* Returns the recycled tensor with a description of this id, or NULL. The caller may read its tensor, to compare it

@@ -226,8 +226,8 @@ static bool is_in_store(const sh_store_entry *entries, int count, uint64_t granu
     return false;
 }
 
-/* Checks that the store has the fd of every granule, and of no other. A granule that is not complete is still its maker's
- * only. */
+/* Checks that the store has the fd of every granule, and of no other. A granule that is not complete is still its
+ * maker's only. */
 static void check_store(audit *a)
 {
     sh_store_entry entries[SH_STORE_MAX];

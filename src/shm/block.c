@@ -491,9 +491,9 @@ void sh_block_unref(sh_ctx *c, shoal_block *block)
 }
 
 /* By invariant (1) of layout.h the word has the weight of the cell and of all other references. Only a thread of this
- * process changes the cell, and there is none that has a reference: refs is 1. While the cell holds a weight, the word can
- * grow only by a holder's draw; if it equals the cell, there is no other holder who could. The acquire pairs with the
- * swap in release_one. */
+ * process changes the cell, and there is none that has a reference: refs is 1. While the cell holds a weight, the word
+ * can grow only by a holder's draw; if it equals the cell, there is no other holder who could. The acquire pairs with
+ * the swap in release_one. */
 bool sh_block_is_sole_holder(const shoal_block *block)
 {
     if (sh_load_acquire(&block->refs) != 1 || sh_block_is_lost(block)) {
@@ -560,7 +560,8 @@ static bool is_inherited(const shoal_block *b, sh_inherit what, bool card)
            !(card && may_keep_card(b) && keeps_card(b->id, CARD_DEPTH));
 }
 
-/* After it, in the child. Of card memory only the cells can tell: what the child does not hold may be another block by now. */
+/* After it, in the child. Of card memory only the cells can tell: what the child does not hold may be another block by
+ * now. */
 static sh_left_behind left_behind(const shoal_block *b, sh_inherit what, bool card)
 {
     return b->kind == SH_KIND_PIPE && what != SH_INHERIT_ALL                            ? SH_LEFT_PIPE

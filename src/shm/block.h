@@ -84,8 +84,8 @@ void sh_block_release(shoal_block *block);
 /* sh_block_release for a caller that is inside. */
 void sh_block_unref(sh_ctx *c, shoal_block *block);
 
-/* Called inside, for a private block whose last reference goes: the address shows the shared bytes again. Returns false if
- * that fails; then the handle keeps a reference, and must stay. */
+/* Called inside, for a private block whose last reference goes: the address shows the shared bytes again. Returns false
+ * if that fails; then the handle keeps a reference, and must stay. */
 bool sh_block_end_view(sh_ctx *c, shoal_block *block);
 
 /* Checks whether a put may take the caller's reference along, instead of sharing it: this process has no other one, and
@@ -96,9 +96,9 @@ static inline bool sh_block_can_move(const shoal_block *block)
 }
 
 /* Checks whether the caller's reference is the only one in the world: this process has no other, and no other process,
- * message or block has any. If it returns true, everything that others did with the block has happened before, and nobody
- * can get it but from the caller. When the last other holder is gone, it becomes true without any further call. Takes no
- * lock. */
+ * message or block has any. If it returns true, everything that others did with the block has happened before, and
+ * nobody can get it but from the caller. When the last other holder is gone, it becomes true without any further call.
+ * Takes no lock. */
 bool sh_block_is_sole_holder(const shoal_block *block);
 
 shoal_kind sh_block_kind(const shoal_block *block);

@@ -1,10 +1,10 @@
-/* The locks of a process that protect its use of the GPU, in one table. The enum is the order: a thread takes a lock only
- * if all that it holds come before it. Debug builds (without NDEBUG) check this per thread, and that no call of the driver is
- * made under the lock of the state. They end the process with the names of both locks if it is wrong. docs/cuda.md says what
- * each lock protects.
+/* The locks of a process that protect its use of the GPU, in one table. The enum is the order: a thread takes a lock
+ * only if all that it holds come before it. Debug builds (without NDEBUG) check this per thread, and that no call of
+ * the driver is made under the lock of the state. They end the process with the names of both locks if it is wrong.
+ * docs/cuda.md says what each lock protects.
  *
- * The world's lock (sh_enter) comes after these: it may be taken under any of them, and none of them is taken inside. A child
- * of fork takes none of them, except SH_CARD_LOCK_OPEN, which fork makes anew (base/fork.h). */
+ * The world's lock (sh_enter) comes after these: it may be taken under any of them, and none of them is taken inside. A
+ * child of fork takes none of them, except SH_CARD_LOCK_OPEN, which fork makes anew (base/fork.h). */
 #ifndef SH_SHM_CARD_LOCK_H
 #define SH_SHM_CARD_LOCK_H
 

@@ -8,7 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Takes two locks in a child, or calls the driver under the first (SH_CARD_LOCKS), and returns how the child ended. Copies what it wrote to stderr. */
+/* Takes two locks in a child, or calls the driver under the first (SH_CARD_LOCKS), and returns how the child ended.
+ * Copies what it wrote to stderr. */
 static int take_both(sh_cardlock_rank first, sh_cardlock_rank second, char *text, size_t size)
 {
     int ends[2], status = 0;

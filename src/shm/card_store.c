@@ -25,8 +25,8 @@ static sh_store_shm *store(void)
 
 /* ---- messages ---- */
 
-/* What a message says. Its fds have the order of the entries. Nothing in it is trusted: any process of the world can send
- * one. */
+/* What a message says. Its fds have the order of the entries. Nothing in it is trusted: any process of the world can
+ * send one. */
 typedef struct message {
     uint64_t magic;
     uint64_t number; /* one more than that of the set that it replaces */
@@ -124,8 +124,8 @@ static shoal_err peek(bool with_fds, set *s)
     return err;
 }
 
-/* Receives the first message at that end, without room for fds: the system closes its copies of them. Opens none here, so
- * this works in a process that can have no more fds. Returns false if there is none. */
+/* Receives the first message at that end, without room for fds: the system closes its copies of them. Opens none here,
+ * so this works in a process that can have no more fds. Returns false if there is none. */
 static bool drop_first(int end)
 {
     char byte;
@@ -176,10 +176,10 @@ static shoal_err send_set(const set *s)
     return sh_fail_os("writing to the store of GPU memory");
 }
 
-/* The system lets a user send while no more fds are in his sockets than the limit. So the last set that it lets through may
- * be one fd over, and then none could be sent any more, not even a smaller one: nothing could be freed. So while a set with
- * one fd more is sent, one more fd lies in the sockets, in the other direction: what is let through now leaves room for
- * the next set. It is the fd of the world's file, which does no harm there. */
+/* The system lets a user send while no more fds are in his sockets than the limit. So the last set that it lets through
+ * may be one fd over, and then none could be sent any more, not even a smaller one: nothing could be freed. So while a
+ * set with one fd more is sent, one more fd lies in the sockets, in the other direction: what is let through now leaves
+ * room for the next set. It is the fd of the world's file, which does no harm there. */
 static void add_ballast(void)
 {
     int file = sh_world_file();

@@ -8,12 +8,12 @@
  *
  * Two fds a process, made with the world: a process cannot get them later from another one (the system often forbids
  * pidfd_getfd), and a socket cannot be connected to itself and tell how many messages it holds. Children inherit them
- * (fork), or are passed them (spawn, programs, fork server). A process that joins by name copies them from another one at
- * once: later, those that have them may have ended, and then they are gone for good. If the system forbids it, it is told
- * so when it first needs them (SHOAL_EPERM).
+ * (fork), or are passed them (spawn, programs, fork server). A process that joins by name copies them from another one
+ * at once: later, those that have them may have ended, and then they are gone for good. If the system forbids it, it is
+ * told so when it first needs them (SHOAL_EPERM).
  *
- * THE SET. The sockets hold one message: a table of granules and one fd for each, in the same order. It is replaced as a
- * whole, under a lock of the world:
+ * THE SET. The sockets hold one message: a table of granules and one fd for each, in the same order. It is replaced as
+ * a whole, under a lock of the world:
  *
  *   1. peek      the fds are also open in this process
  *   2. send      the new set, behind the old one
@@ -40,22 +40,23 @@
 
 extern int64_t sh_cardstore_limit; /* how long to wait for the lock; 10 s, except in tests */
 
-/* Adds the fd of a granule, whose block this process holds; the caller keeps its own fd. Waits for the lock, for at most
- * that long. Not called inside. Errors: SHOAL_ELIMIT if the set is full, or the system allows this user, or this process, no
- * more fds; SHOAL_EPERM, SHOAL_EOS if this process does not have the sockets; SHOAL_ETIMEDOUT if the process that has the
- * lock is stopped; SHOAL_EINVAL if this is not a granule. */
+/* Adds the fd of a granule, whose block this process holds; the caller keeps its own fd. Waits for the lock, for at
+ * most that long. Not called inside. Errors: SHOAL_ELIMIT if the set is full, or the system allows this user, or this
+ * process, no more fds; SHOAL_EPERM, SHOAL_EOS if this process does not have the sockets; SHOAL_ETIMEDOUT if the
+ * process that has the lock is stopped; SHOAL_EINVAL if this is not a granule. */
 shoal_err sh_cardstore_add(uint64_t granule, int fd);
 
-/* Returns a close-on-exec copy of the fd of a living granule; the caller closes it. Does not block. Opens as many fds as
- * the world has granules for a moment. Not called inside. Errors as above, and SHOAL_ENOENT if the granule is not there. */
+/* Returns a close-on-exec copy of the fd of a living granule; the caller closes it. Does not block. Opens as many fds
+ * as the world has granules for a moment. Not called inside. Errors as above, and SHOAL_ENOENT if the granule is not
+ * there. */
 shoal_err sh_cardstore_fd(uint64_t granule, int *out_fd);
 
 /* Drops the fds of granules that no longer exist. Called before "out of card memory"; otherwise it happens by itself.
  * Does not wait. Not called inside. */
 void sh_cardstore_sweep(void);
 
-/* The same, inside; costs two loads if there is nothing to do. Does nothing in a recovery helper, which may be killed at
- * any time while its maker, whose lock it would be, lives. Does not change the last error. */
+/* The same, inside; costs two loads if there is nothing to do. Does nothing in a recovery helper, which may be killed
+ * at any time while its maker, whose lock it would be, lives. Does not change the last error. */
 void sh_cardstore_tidy(void);
 
 /* For recovery: releases the store's lock if `dead` holds it. */
@@ -63,11 +64,13 @@ void sh_cardstore_repair(sh_owner dead);
 
 /* ---- the sockets of this process (card_store_sockets.c) ---- */
 
-/* -1: this process has none, or not yet. The program may have closed them: have_ends checks. Under the lock of sh_enter. */
+/* -1: this process has none, or not yet. The program may have closed them: have_ends checks. Under the lock of
+ * sh_enter. */
 enum { SH_STORE_INTO, SH_STORE_FROM }; /* a set is sent into one, and received from the other */
 extern int sh_cardstore_fds[2];
 
-/* Checks whether this process has the sockets. need_ends tries once more to copy them if it never had any; called inside.
+/* Checks whether this process has the sockets. need_ends tries once more to copy them if it never had any; called
+ * inside.
  * Errors: SHOAL_EPERM, SHOAL_EOS, SHOAL_ELIMIT. */
 bool sh_cardstore_have_ends(void);
 shoal_err sh_cardstore_need_ends(void);
@@ -76,7 +79,8 @@ shoal_err sh_cardstore_need_ends(void);
  * none, and card memory cannot be shared in it. */
 void sh_cardstore_make(sh_world_shm *header);
 
-/* Copies the sockets from another process, if it can, for this process, which has just joined by name. Not called inside. */
+/* Copies the sockets from another process, if it can, for this process, which has just joined by name. Not called
+ * inside. */
 void sh_cardstore_join(void);
 
 /* Takes the sockets that this process was passed under these numbers, once it is in the world. Numbers that are not the

@@ -15,8 +15,8 @@
 
 int sh_cardstore_fds[2] = {-1, -1};
 
-/* Which files they are. The header says so, too, but a child of fork that found no place in the world cannot read that any
- * more when it closes them. */
+/* Which files they are. The header says so, too, but a child of fork that found no place in the world cannot read that
+ * any more when it closes them. */
 static sh_memory_id files[2];
 
 /* Checks for the world's socket. */
@@ -116,7 +116,8 @@ static int copy_ends(const sh_slot_shm *slot)
     return number;
 }
 
-/* Returns 0; ENOENT if no process that this one can see has the sockets; or why it cannot copy them from one that has. */
+/* Returns 0; ENOENT if no process that this one can see has the sockets; or why it cannot copy them from one that
+ * has. */
 static int fetch_ends(void)
 {
     uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);

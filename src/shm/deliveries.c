@@ -228,8 +228,8 @@ static void give_back(sh_ctx *c, sh_delivery_shm *entry, sh_owner gone)
     }
 }
 
-/* Gives back what the process had in one table. Lowers the bounds of all entries there, because it may have died between
- * a change and that. */
+/* Gives back what the process had in one table. Lowers the bounds of all entries there, because it may have died
+ * between a change and that. */
 static void give_back_table(sh_ctx *c, sh_queue_shm *queue, const sh_delivery_table *table, sh_owner gone)
 {
     for (uint64_t n = 0; n < table->count; n++) {

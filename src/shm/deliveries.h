@@ -64,9 +64,10 @@
  * then (4) sees the state of (1). If (2) comes later, it finds the tag and removes it, so that (5) fails; or it finds
  * the minimum and lowers it.
  * death: or a stop, between (3) and (5): the bound counts as 0, and the next process that looks replaces the tag.
- * death: between (1) and (2): recovery lowers the bounds of all entries of every queue that the dead process held.
- * A stop between (1) and (2) can hide one message, the one that the stopped process had returned: a receiver that finds
- * none ignores the bounds once a second, and finds it. For a lease, (2) is done before (1), too, so that a receiver that is
+ * death: between (1) and (2): recovery lowers the bounds of all entries of every queue that the dead process held. A
+ * stop between (1) and (2) can hide one message, the one that the stopped process had returned: a receiver that finds
+ * none ignores the bounds once a second, and finds it. For a lease, (2) is done before (1), too, so that a receiver
+ * that is
  * stopped between them does not keep its message. */
 #ifndef SH_SHM_DELIVERIES_H
 #define SH_SHM_DELIVERIES_H
@@ -129,8 +130,8 @@ typedef struct sh_delivery_walk {
     bool all;         /* ignore the bounds */
     uint64_t visited; /* by each */
 
-    /* Visits an entry. state: as the walk saw it; number: of the entry, counted over all tables. Returns whether to stop
-     * the walk. */
+    /* Visits an entry. state: as the walk saw it; number: of the entry, counted over all tables. Returns whether to
+     * stop the walk. */
     bool (*each)(struct sh_delivery_walk *walk, const sh_delivery_table *table, uint64_t n, uint64_t number,
                  uint64_t state);
     void *context;

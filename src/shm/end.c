@@ -8,9 +8,9 @@
  *
  * A signal handler may call exit, in the middle of any call of the library: then this process has an operation open,
  * and may hold the lock of sh_enter. So neither step takes that lock, and finish does what recovery would do after
- * SIGKILL (sh_slot_end), which needs nothing but shared memory. death: in between, or with other threads or a card, which
- * may still use what this process holds: other processes recover the slot when this one is dead; `leaving` says not to
- * report a death.
+ * SIGKILL (sh_slot_end), which needs nothing but shared memory. death: in between, or with other threads or a card,
+ * which may still use what this process holds: other processes recover the slot when this one is dead; `leaving` says
+ * not to report a death.
  *
  * exit may also interrupt shoal_world_leave. That has begun to release everything, and its slot may belong to another
  * process already: exit leaves all that to it (SH_LEAVING). What it had not released, others recover when this process

@@ -11,8 +11,9 @@
  * has no heap. Its mapping is replaced by one without access, so that a pointer faults instead of reading what now
  * belongs to another process, and calls return SHOAL_EFORK.
  *
- * The parent is not told whether a plain fork succeeded, nor its child's pid. It uses a pipe (os/alive_pipe.h), whose write end
- * the child closes only after it has taken its slot. So if the pipe is closed and nobody has taken the slot, nobody will: the
+ * The parent is not told whether a plain fork succeeded, nor its child's pid. It uses a pipe (os/alive_pipe.h), whose
+ * write end the child closes only after it has taken its slot. So if the pipe is closed and nobody has taken the slot,
+ * nobody will: the
  * fork failed, or the child was killed too early. The reservation is undone at once, or by the next fork, sweep or
  * wait. A stopped child keeps it, for any time. Without a pipe (no fds left, or the program closed it), a reservation
  * that nobody took within sh_fork_adopt_limit is undone, and a child that comes later finds it undone. death: of the
@@ -71,8 +72,8 @@ static bool is_taken(const reservation *r)
     return sh_slot_state_phase(state) != SH_PHASE_RESERVED || sh_slot_state_generation(state) != r->generation;
 }
 
-/* A closed pipe counts only together with a later check of the slot (sh_slot_cancel): a child takes the slot first, then
- * closes the pipe. */
+/* A closed pipe counts only together with a later check of the slot (sh_slot_cancel): a child takes the slot first,
+ * then closes the pipe. */
 static bool has_no_child(const reservation *r)
 {
     sh_alive_pipe_state state = sh_alive_pipe_check(&r->pipe);

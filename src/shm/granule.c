@@ -86,8 +86,8 @@ uint64_t sh_granules_died(void)
 
 /* ---- requests ---- */
 
-/* Checks whether a living process that answers requests has not answered this one. One that is dead and not yet recovered
- * counts, until it is. */
+/* Checks whether a living process that answers requests has not answered this one. One that is dead and not yet
+ * recovered counts, until it is. */
 static bool is_unanswered(uint64_t number)
 {
     uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);
@@ -106,8 +106,8 @@ static void ring(sh_slot_shm *slot)
     (void)sh_futex_wake(&slot->card_bell, 1);
 }
 
-/* Wakes the service threads of all processes. The fence pairs with that in sh_granules_answers_begin: either this process sees
- * a service that has just begun, or that one sees what was asked. */
+/* Wakes the service threads of all processes. The fence pairs with that in sh_granules_answers_begin: either this
+ * process sees a service that has just begun, or that one sees what was asked. */
 static void ring_all(void)
 {
     uint32_t used = sh_load_acquire(&sh_the_world.header->slots_used);

@@ -1,15 +1,15 @@
 /* Card memory in the heap's ledger: granules and pieces.
  *
  * A granule is a large allocation of a card that one process made and all may map: a block that says which card and how
- * large, and whose fd is in the store (card_store.h). A piece is a part of a granule, lent to others: a block that refers
- * to its granule. A description of a tensor refers to a piece as to a data block. So who holds what, and who is dead, is
- * the heap's business, as with any block: the references of the dead return, the last holder of a piece releases the
- * granule, and the last holder of a granule frees it.
+ * large, and whose fd is in the store (card_store.h). A piece is a part of a granule, lent to others: a block that
+ * refers to its granule. A description of a tensor refers to a piece as to a data block. So who holds what, and who is
+ * dead, is the heap's business, as with any block: the references of the dead return, the last holder of a piece
+ * releases the granule, and the last holder of a granule frees it.
  *
  *   tensor description --> piece (offset, size, last work) --> granule (card, size)      its fd: in the store
  *
- * A process that has mapped a granule without holding it unmaps it when sh_granules_died has changed and sh_granule_look
- * no longer finds it with its serial. */
+ * A process that has mapped a granule without holding it unmaps it when sh_granules_died has changed and
+ * sh_granule_look no longer finds it with its serial. */
 #ifndef SH_SHM_GRANULE_H
 #define SH_SHM_GRANULE_H
 
@@ -24,7 +24,8 @@ typedef struct sh_granule_info {
     uint64_t serial;             /* of all granules of this world; never 0. Set by create */
 } sh_granule_info;
 
-/* Makes a granule and puts its fd into the store; the caller keeps its own fd, and gets one reference. Not called inside.
+/* Makes a granule and puts its fd into the store; the caller keeps its own fd, and gets one reference. Not called
+ * inside.
  * Errors: as sh_cardstore_add, and SHOAL_ENOMEM. */
 shoal_err sh_granule_create(const sh_granule_info *info, int fd, shoal_block **out_granule);
 
@@ -37,8 +38,9 @@ shoal_err sh_granule_fd(uint64_t id, int *out_fd);
 /* Returns a number that changes when granules have died. Costs one load. */
 uint64_t sh_granules_died(void);
 
-/* Makes a piece: bytes [offset, offset + size) of the granule. The caller gets one reference; the piece holds one to the
- * granule. Not called inside. Errors: SHOAL_EINVAL if it is not inside the granule or empty, SHOAL_ENOMEM, SHOAL_ELIMIT. */
+/* Makes a piece: bytes [offset, offset + size) of the granule. The caller gets one reference; the piece holds one to
+ * the granule. Not called inside. Errors: SHOAL_EINVAL if it is not inside the granule or empty, SHOAL_ENOMEM,
+ * SHOAL_ELIMIT. */
 shoal_err sh_piece_create(shoal_block *granule, uint64_t offset, uint64_t size, shoal_block **out_piece);
 
 /* What a piece says. work: the last work that changes its bytes (timeline.h), 0 for none; in the heap, valid while the
@@ -61,9 +63,9 @@ shoal_err sh_piece_read(const shoal_block *piece, sh_piece *out_piece);
 
 /* ---- requests ----
  *
- * A process that finds the GPU's memory full asks all processes of the world, itself too, to give back what they do not use,
- * and waits until they have. Each process that uses a GPU has a service thread that answers, whatever else the process is
- * blocked in (device/cuda_service.c).
+ * A process that finds the GPU's memory full asks all processes of the world, itself too, to give back what they do not
+ * use, and waits until they have. Each process that uses a GPU has a service thread that answers, whatever else the
+ * process is blocked in (device/cuda_service.c).
  *
  *   the requester                                  a service thread
  *   -------------                                  ----------------
@@ -73,16 +75,17 @@ shoal_err sh_piece_read(const shoal_block *piece, sh_piece *out_piece);
  *
  * One answer counts for all requests up to its number. A probe is the same without an answer: a process has waited for
  * another one's work for long, and that one may not have noticed that its GPU has failed.
- * death: if the requester dies, nobody needs the answer; a service thread that was not rung yet sees the request when it
- * next wakes up. If the one that answers dies, the wait ends when its slot is recovered, by the sweep at the end of a slice
- * (park.h).
+ * death: if the requester dies, nobody needs the answer; a service thread that was not rung yet sees the request when
+ * it next wakes up. If the one that answers dies, the wait ends when its slot is recovered, by the sweep at the end of
+ * a slice (park.h).
  * stopped: the requester waits for an answer until its timeout. */
 
 /* Asks. Returns the number of the request, or 0 if this process is in no world. */
 uint64_t sh_granules_ask(void);
 void sh_granules_probe(void);
 
-/* Waits until every process that answers has answered the request. Returns false after the timeout. Not called inside. */
+/* Waits until every process that answers has answered the request. Returns false after the timeout. Not called
+ * inside. */
 bool sh_granules_await_answers(uint64_t number, int64_t timeout);
 
 /* What this process's service thread was asked for so far. */
@@ -92,8 +95,9 @@ typedef struct sh_asked {
     uint32_t bell;    /* read before both: to sleep until it rings again */
 } sh_asked;
 
-/* For the service thread. begin: from now on this process answers; it need not answer what was asked before. sleep: until
- * the bell rings, or for that long. answer: says that this process has given back what it had. end: it answers no longer. */
+/* For the service thread. begin: from now on this process answers; it need not answer what was asked before. sleep:
+ * until the bell rings, or for that long. answer: says that this process has given back what it had. end: it answers no
+ * longer. */
 sh_asked sh_granules_answers_begin(void);
 sh_asked sh_granules_asked(void);
 void sh_granules_sleep(uint32_t bell, int64_t timeout);

@@ -1,5 +1,5 @@
 /* Granules and pieces in one process: what they hold, when they die, and what a forged one can do. Processes that die
- * are in tests/card_memory.c. */
+ * are in tests/cuda/card_memory.c. */
 #include "shm/card_store.h"
 #include "shm/granule.h"
 #include "shm/kind.h"

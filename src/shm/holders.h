@@ -1,5 +1,5 @@
-/* What lies in the heap and who holds it, for tools. Walks all of it while others change it: what is seen is true of about
- * one moment, and every word may be nonsense by the time it is used. */
+/* What lies in the heap and who holds it, for tools. Walks all of it while others change it: what is seen is true of
+ * about one moment, and every word may be nonsense by the time it is used. */
 #ifndef SH_SHM_HOLDERS_H
 #define SH_SHM_HOLDERS_H
 

@@ -98,11 +98,12 @@ static inline uint64_t sh_coarse_time(void)
 #endif
 }
 
-/* The time stamp counter restarts when a machine wakes up from suspend, so a step of sh_coarse_time may come a second time: when
- * the machine has run for as long since then as it had run before. This clock of the kernel does not go back, and what it misses, a
- * suspended machine's time, no process runs in. It has moved on by then, since it lags behind the time by a few ticks of the kernel
- * at most. So if both clocks say the same as before, it is the same step. It is not enough alone: under a hypervisor its tick
- * may be late, for more than 2^23 operations. A read costs a few nanoseconds, without a system call. */
+/* The time stamp counter restarts when a machine wakes up from suspend, so a step of sh_coarse_time may come a second
+ * time: when the machine has run for as long since then as it had run before. This clock of the kernel does not go
+ * back, and what it misses, a suspended machine's time, no process runs in. It has moved on by then, since it lags
+ * behind the time by a few ticks of the kernel at most. So if both clocks say the same as before, it is the same step.
+ * It is not enough alone: under a hypervisor its tick may be late, for more than 2^23 operations. A read costs a few
+ * nanoseconds, without a system call. */
 static inline uint64_t sh_coarse_tick(void)
 {
 #if defined(__x86_64__)

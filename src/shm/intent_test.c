@@ -77,8 +77,8 @@ START_TEST(an_entry_that_has_changed_confirms_nothing)
 }
 END_TEST
 
-/* The time stamp counter began again after a suspend, and has come back to the step in which this process last looked at the
- * slot. Since then the slot has made so many operations that its open one looks like an earlier one. */
+/* The time stamp counter began again after a suspend, and has come back to the step in which this process last looked
+ * at the slot. Since then the slot has made so many operations that its open one looks like an earlier one. */
 START_TEST(f17_a_clock_that_begins_again_fools_nobody)
 {
     other o = begin();

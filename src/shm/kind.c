@@ -173,10 +173,10 @@ static void break_barrier(void *object, sh_owner dead, bool died)
     }
 }
 
-/* A granule's memory goes when its fd leaves the store. The block has weight 0 and is not free: the sweep finds it dead,
- * and its id belongs to nobody else yet. The release pairs with the acquire in sh_granules_died and in the sweep: who
- * sees the count sees the weight. death: counted and not swept: whoever finishes this block's destruction calls this
- * again. */
+/* A granule's memory goes when its fd leaves the store. The block has weight 0 and is not free: the sweep finds it
+ * dead, and its id belongs to nobody else yet. The release pairs with the acquire in sh_granules_died and in the sweep:
+ * who sees the count sees the weight. death: counted and not swept: whoever finishes this block's destruction calls
+ * this again. */
 static void count_granule(void *object)
 {
     (void)object;

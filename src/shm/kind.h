@@ -158,8 +158,8 @@ typedef struct sh_waiter_shm {
     sh_a64 condition; /* id */
 } sh_waiter_shm;
 
-/* Card memory (granule.h). Synchronisation: written once, by its maker, before other processes can see it; serial last, a
- * release. */
+/* Card memory (granule.h). Synchronisation: written once, by its maker, before other processes can see it; serial last,
+ * a release. */
 typedef struct sh_granule_shm {
     sh_a64 destroy[2];
     sh_a64 serial; /* 0: not complete */
@@ -167,8 +167,8 @@ typedef struct sh_granule_shm {
     sh_a64 uuid[2]; /* of the card: 16 bytes */
 } sh_granule_shm;
 
-/* A part of a granule (granule.h). Synchronisation: work: any holder, a release; the rest is written once, by its maker,
- * before other processes can see it. */
+/* A part of a granule (granule.h). Synchronisation: work: any holder, a release; the rest is written once, by its
+ * maker, before other processes can see it. */
 typedef struct sh_piece_shm {
     sh_a64 destroy[2];
     sh_a64 granule; /* reference */

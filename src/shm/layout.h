@@ -301,12 +301,13 @@ typedef struct sh_store_shm {
  *   a process  0           in use, or its owner is dead and not recovered yet
  *   a process  n           its owner has ended, or lost its card; n and all later numbers are lost; never used again
  *
- * If poisoned_from is not 0, that number and all later ones are lost, too, whatever the owner does: they come after work of
- * another process that was lost. The owner's card does them, so nobody raises done. Such a timeline is not used again either.
+ * If poisoned_from is not 0, that number and all later ones are lost, too, whatever the owner does: they come after
+ * work of another process that was lost. The owner's card does them, so nobody raises done. Such a timeline is not used
+ * again either.
  *
  * Synchronisation
- *   done        the owner's card; raised to issued by the recovery of the owner, by the owner that has lost its card, and
- *               by any process that frees waiters, after lost_from is set
+ *   done        the owner's card; raised to issued by the recovery of the owner, by the owner that has lost its card,
+ *               and by any process that frees waiters, after lost_from is set
  *   issued      the owner, before its card can write the number
  *   lost_from   the owner's recovery, or the owner, once, a release before it raises done
  *   poisoned_from   any process, downward by compare-and-swap, before the lost work's done is raised; and the owner
@@ -324,8 +325,8 @@ typedef struct sh_timeline_shm {
 #define SH_TIMELINES (1u << 16) /* a place in a timeline has 16 bits for it; number 0 is never used */
 
 /* Header. Synchronisation: the fields up to `name` are written once, by the creator, before any other process can see
- * it. frontier: any process, tagged. timelines_used: any process, upward by compare-and-swap. store: see there. The rest:
- * any process, relaxed counters and hints. */
+ * it. frontier: any process, tagged. timelines_used: any process, upward by compare-and-swap. store: see there. The
+ * rest: any process, relaxed counters and hints. */
 typedef struct sh_world_shm {
     sh_a64 magic;
     sh_a64 layout;

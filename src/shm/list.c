@@ -1,7 +1,7 @@
 /* Finds worlds by the memory files that running processes of this user have open. There is no registry, so nothing can
- * be stale. The kernel shows /proc/PID/fd only for processes of the same user, and root those of all users. So files of other
- * users are skipped, whatever their names and contents say: root must not trust them, nor fail because of them. The kernel sets the
- * owner of a file, and only root can give a file away. */
+ * be stale. The kernel shows /proc/PID/fd only for processes of the same user, and root those of all users. So files of
+ * other users are skipped, whatever their names and contents say: root must not trust them, nor fail because of them.
+ * The kernel sets the owner of a file, and only root can give a file away. */
 #include "os/fd.h"
 
 #include "base/error.h"
@@ -61,8 +61,9 @@ static void each_world_fd(bool (*each)(const char *path, const char *name, void 
     }
 }
 
-/* Opens the file of a world if it belongs to this user. Returns -1 if it cannot, with *out_foreign set if it belongs to another.
- * Looks before it opens: the names are under the control of others, and opening what is not a file may do anything. */
+/* Opens the file of a world if it belongs to this user. Returns -1 if it cannot, with *out_foreign set if it belongs to
+ * another. Looks before it opens: the names are under the control of others, and opening what is not a file may do
+ * anything. */
 static int open_own(const char *path, bool *out_foreign)
 {
     struct stat st;

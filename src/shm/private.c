@@ -3,18 +3,19 @@
  * The address belongs to the block, and later to another block of this process. So the file's pages must be back there
  * before this process can get the block's memory again:
  *   - Nobody frees the block while this process holds a reference. This process's last reference goes in sh_block_unref
- *     only, which ends the view first; a put of the last reference does not move the reference of a private block into the
- *     queue, but shares it, and releases it afterwards (queue_core.c).
+ *     only, which ends the view first; a put of the last reference does not move the reference of a private block into
+ *     the queue, but shares it, and releases it afterwards (queue_core.c).
  *   - Both steps run inside (sh_enter), so no other thread of this process allocates or receives in between. Other
  *     processes are not concerned: their mappings are their own.
- *   - If the pages cannot be mapped again (vm.max_map_count), this process keeps the reference and the view. It is stuck: the
- *     next view that ends, or begins, tries again.
- *   - A process that ends or leaves the world keeps its views until the mapping is gone, although its references go earlier:
- *     calls are refused from then on, so it gets no block any more, and its threads must not write into a block that
- *     another process may have by now. If it frees such a block, it frees the file's pages by the fd (sh_decommit).
+ *   - If the pages cannot be mapped again (vm.max_map_count), this process keeps the reference and the view. It is
+ *     stuck: the next view that ends, or begins, tries again.
+ *   - A process that ends or leaves the world keeps its views until the mapping is gone, although its references go
+ *     earlier: calls are refused from then on, so it gets no block any more, and its threads must not write into a
+ *     block that another process may have by now. If it frees such a block, it frees the file's pages by the fd
+ *     (sh_decommit).
  *
- * The pages hold nothing of the heap itself: blocks from SH_PRIVATE_MIN on have whole pages, and the kind SH_KIND_DATA has
- * no reference words. A view is private memory, so neither recovery nor audit nor any other process knows of it.
+ * The pages hold nothing of the heap itself: blocks from SH_PRIVATE_MIN on have whole pages, and the kind SH_KIND_DATA
+ * has no reference words. A view is private memory, so neither recovery nor audit nor any other process knows of it.
  *
  * fork: the child's memory has the view, copy on write, and its handles say so. death: nothing to repair. */
 #include "base/death.h"

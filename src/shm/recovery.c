@@ -312,9 +312,10 @@ void sh_slot_end(uint32_t index)
 /* ---- who recovers ---- */
 
 /* The right to recover a slot: pid namespace 10 | pid 22 | helper 1 | start time 31. No system has longer pids. Its
- * holder also locks a byte of the world's file that its namespace and pid name, from before it takes its first right until
- * it ends. A holder whose byte is locked is not gone, whatever its pid and start time say: they mean nothing in another
- * pid namespace, start times are shifted in another time namespace, and a process without /proc or a free fd stores 0. A
+ * holder also locks a byte of the world's file that its namespace and pid name, from before it takes its first right
+ * until it ends. A holder whose byte is locked is not gone, whatever its pid and start time say: they mean nothing in
+ * another pid namespace, start times are shifted in another time namespace, and a process without /proc or a free fd
+ * stores 0. A
  * stopped holder in another namespace cannot be killed; the others wait for it. */
 #define SPACE_SHIFT 54
 #define START_MASK ((UINT64_C(1) << 31) - 1)
@@ -379,8 +380,8 @@ static bool kill_helper_if_stuck(const sh_slot_shm *slot, uint64_t holder)
         return false;
     }
     uint64_t start = sh_pid_start_time(pid);
-    /* A helper may have two slots at once: a dead one, and one that was reserved there. As long as it has the one at which it
-     * was seen, the time goes on. */
+    /* A helper may have two slots at once: a dead one, and one that was reserved there. As long as it has the one at
+     * which it was seen, the time goes on. */
     if (seen != holder || (sh_slot_at(seen_at) != slot && sh_load_acquire(&sh_slot_at(seen_at)->recoverer) != holder)) {
         since = sh_now();
         seen = holder;
@@ -450,9 +451,9 @@ typedef struct request {
     uint32_t tried, recovered;
 } request;
 
-/* Locks the byte of this process's right. Fails if another process has it, of a namespace with the same 10 bits and with
- * the same pid: then a later sweep tries again. Only the end of this process unlocks it: if it were free before, a process
- * elsewhere that found it free, and was stopped, could take a right away that this process has got again. */
+/* Locks the byte of this process's right. Fails if another process has it, of a namespace with the same 10 bits and
+ * with the same pid: then a later sweep tries again. Only the end of this process unlocks it: if it were free before, a
+ * process elsewhere that found it free, and was stopped, could take a right away that this process has got again. */
 static bool take_byte(uint64_t self)
 {
     int file = sh_world_file();
@@ -474,8 +475,9 @@ static int helper_main(void *argument)
     if (getppid() == 0) {
         return 1; /* in another pid namespace: its maker has unshared, and recovers without a helper */
     }
-    /* If its maker is killed, the others take that for dead when it has ended. By then its files must be closed: as long as one
-     * of a card is open, the card goes on with the work of the maker. Before the helper has locks, which would go too. */
+    /* If its maker is killed, the others take that for dead when it has ended. By then its files must be closed: as
+     * long as one of a card is open, the card goes on with the work of the maker. Before the helper has locks, which
+     * would go too. */
     sh_fd_close_others(sh_world_file());
     helper = own_right(HELPER);
     if (take_byte(helper)) {

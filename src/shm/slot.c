@@ -308,8 +308,8 @@ static bool is_dead_in(uint32_t index, uint64_t state)
     }
     if (pid != 0) {
         /* A process with the right pid and start time but neither mark nor mapping has executed another program; or, if
-         * the slot is reserved for it, it has not come yet. A process that ends drops its mark before the kernel ends its
-         * work on a card, which may write to memory of other processes; so it is not dead before it is gone. */
+         * the slot is reserved for it, it has not come yet. A process that ends drops its mark before the kernel ends
+         * its work on a card, which may write to memory of other processes; so it is not dead before it is gone. */
         bool gone = sh_pid_gone(pid, start) ||
                     (phase == SH_PHASE_ALIVE && !sh_pid_maps(pid, (uint64_t)sh_the_world.file.inode));
         return gone && sh_load_acquire(&slot->state) == state;
@@ -365,8 +365,8 @@ bool sh_owner_is_being_recovered(sh_owner owner)
            sh_slot_state_phase(state) == SH_PHASE_DEAD || sh_slot_owner(index, state) != owner;
 }
 
-/* Checks whether the pid of the slot runs, where that pid means something: nothing is known then of a pid that was reused,
- * or of a process that has executed another program. */
+/* Checks whether the pid of the slot runs, where that pid means something: nothing is known then of a pid that was
+ * reused, or of a process that has executed another program. */
 static bool seems_alive(uint32_t index)
 {
     const sh_slot_shm *slot = sh_slot_at(index);
@@ -376,10 +376,10 @@ static bool seems_alive(uint32_t index)
            space == sh_pid_space() && sh_pid_runs((int32_t)pid);
 }
 
-/* To ask for one life mark, the kernel walks the marks of all processes, so a sweep that asked for each would cost the square
- * of their number. A sweep looks for their pids instead, which costs the same for each, and asks exactly (sh_slot_is_dead)
- * only about those whose pid does not run, and about SWEEP_ASKS others in turn, for what a pid does not tell: all others in a
- * world of that many slots. Two sweepers that take the same turn harm nobody.
+/* To ask for one life mark, the kernel walks the marks of all processes, so a sweep that asked for each would cost the
+ * square of their number. A sweep looks for their pids instead, which costs the same for each, and asks exactly
+ * (sh_slot_is_dead) only about those whose pid does not run, and about SWEEP_ASKS others in turn, for what a pid does
+ * not tell: all others in a world of that many slots. Two sweepers that take the same turn harm nobody.
  *
  * swept_at keeps others from sweeping at the same time. A sweeper sets it again and again, so one that takes long is
  * left alone, and one that is stopped or killed is replaced after `age`. */

@@ -82,8 +82,8 @@ void sh_slot_cancel(uint32_t index, uint64_t generation);
 /* Gives the reserved slot a reference to the block in this process's cell, in its cell number n. */
 shoal_err sh_slot_give(sh_ctx *c, uint32_t index, uint64_t cell, uint32_t n);
 
-/* Exact: false for a stopped process, true only if no thread of it will run again. The second one also returns which life
- * of the slot is dead: that stays true, while the slot may have another life soon. */
+/* Exact: false for a stopped process, true only if no thread of it will run again. The second one also returns which
+ * life of the slot is dead: that stays true, while the slot may have another life soon. */
 bool sh_slot_is_dead(uint32_t index);
 bool sh_slot_life_is_dead(uint32_t index, uint64_t *out_generation);
 bool sh_owner_is_dead(sh_owner owner);
@@ -115,13 +115,14 @@ bool sh_recovery_is_helper(void);
 extern bool sh_recovery_is_own;
 extern uint32_t sh_recovery_lost;
 
-/* Checks all slots and recovers the dead ones, unless another process does or did so less than `age` ns ago; 0: in any case.
- * Returns the number recovered. In a world of more than 64 slots a process that executed another program, or whose pid was
- * reused before any sweep, is found by one of the next sweeps. */
+/* Checks all slots and recovers the dead ones, unless another process does or did so less than `age` ns ago; 0: in any
+ * case.
+ * Returns the number recovered. In a world of more than 64 slots a process that executed another program, or whose pid
+ * was reused before any sweep, is found by one of the next sweeps. */
 uint32_t sh_slots_sweep(int64_t age);
 
-/* Sweeps in any case. Returns whether a process was recovered meanwhile, by this process or another one: then what the caller
- * did not find may be there now. */
+/* Sweeps in any case. Returns whether a process was recovered meanwhile, by this process or another one: then what the
+ * caller did not find may be there now. */
 bool sh_slots_sweep_found(void);
 
 /* Returns the number of free slots, after a sweep if there are few. If this process cannot enter a world, returns the

@@ -132,7 +132,8 @@ START_TEST(f8_a_sweep_finds_the_dead_among_many)
 }
 END_TEST
 
-/* One sweep recovers all that it finds, also those beyond one helper's share, and asks for the life mark of each once. */
+/* One sweep recovers all that it finds, also those beyond one helper's share, and asks for the life mark of each
+ * once. */
 START_TEST(f8_many_deaths_are_recovered_together)
 {
     enum { DEAD = SH_DEAD_MAX + 8 };
@@ -205,8 +206,8 @@ static pid_t fork_holder(void)
     return pid;
 }
 
-/* Finds the owner dead, and does all that may happen while the waiter that asks is stopped: the dead process is recovered,
- * its slot has 2^18 - 1 other lives, and the next life, whose owner number is the same, takes the lock. */
+/* Finds the owner dead, and does all that may happen while the waiter that asks is stopped: the dead process is
+ * recovered, its slot has 2^18 - 1 other lives, and the next life, whose owner number is the same, takes the lock. */
 static bool is_dead_and_stop(sh_owner owner)
 {
     bool dead = real_peers->is_dead(owner);

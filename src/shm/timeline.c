@@ -23,10 +23,10 @@ static sh_timeline_shm *find(uint32_t index)
     return index != 0 && index < used_now() ? timeline_at(index) : NULL;
 }
 
-/* `done` is read first. Recovery sets lost_from before it raises `done`: a process that sees the raised `done` sees lost_from,
- * too. And if it sees a `done` of the GPU's that has reached the number, recovery saw that one or a later one, so lost_from is
- * larger. A `done` that a dying GPU lowered again does not matter: lost_from is set by then. poisoned_from is the same: it is
- * set before the stream that then writes `done` is released. */
+/* `done` is read first. Recovery sets lost_from before it raises `done`: a process that sees the raised `done` sees
+ * lost_from, too. And if it sees a `done` of the GPU's that has reached the number, recovery saw that one or a later
+ * one, so lost_from is larger. A `done` that a dying GPU lowered again does not matter: lost_from is set by then.
+ * poisoned_from is the same: it is set before the stream that then writes `done` is released. */
 sh_work_state sh_work_look(sh_work work)
 {
     uint64_t number = sh_work_number(work);
@@ -65,13 +65,14 @@ static shoal_err commit(sh_ctx *c)
         return SHOAL_OK;
     }
     SH_TRY(sh_commit(c, SH_TIMELINES_AT, SH_TIMELINES_BYTES, SH_TIMELINES_BYTES));
-    /* death: memory that nobody uses until the next one commits it again; a world comes here once, so no kill test does */
+    /* death: memory that nobody uses until the next one commits it again; a world comes here once, so no kill test
+     * does */
     sh_cas_acq_rel(&sh_the_world.header->timelines_used, &none, 1u);
     return SHOAL_OK;
 }
 
-/* A timeline with lost numbers keeps its owner, so nobody takes it. The acquire pairs with the swap that removed the last
- * owner: its numbers are visible. */
+/* A timeline with lost numbers keeps its owner, so nobody takes it. The acquire pairs with the swap that removed the
+ * last owner: its numbers are visible. */
 static bool take(sh_timeline_shm *t, sh_owner self)
 {
     sh_owner nobody = 0;
@@ -162,10 +163,10 @@ static void poison(sh_timeline_shm *t, uint64_t from)
     }
 }
 
-/* If the work is lost, poisons what comes after it. Returns the work if it is lost, otherwise 0. Called before the streams that
- * wait for it are released: so what comes after it is not done, and what is done does not come after it. (A dying GPU may
- * release them itself, when it has done the work after all. Then what is done is whole.) The process may be gone, or use
- * another timeline now: settle gives no timeline away that an entry may still poison. */
+/* If the work is lost, poisons what comes after it. Returns the work if it is lost, otherwise 0. Called before the
+ * streams that wait for it are released: so what comes after it is not done, and what is done does not come after it.
+ * (A dying GPU may release them itself, when it has done the work after all. Then what is done is whole.) The process
+ * may be gone, or use another timeline now: settle gives no timeline away that an entry may still poison. */
 static sh_work poison_after(const sh_await_shm *a)
 {
     sh_work work = sh_load_acquire(&a->work), first = sh_load_acquire(&a->first);
@@ -196,10 +197,10 @@ static uint64_t poison_once(void)
     return lost;
 }
 
-/* Spoils what comes after lost work, and what comes after that. What was lost in one look has poisoned its timeline before the
- * next look begins; so when two looks find the same, nothing more comes after it, also if others do this at the same time,
- * and owners use entries again. The fence pairs with that in sh_timeline_depend: either this process sees what the other one
- * waits for, or that one sees that the work is lost. */
+/* Poisons what comes after lost work, and what comes after that. What was lost in one look has poisoned its timeline
+ * before the next look begins; so when two looks find the same, nothing more comes after it, also if others do this at
+ * the same time, and owners use entries again. The fence pairs with that in sh_timeline_depend: either this process
+ * sees what the other one waits for, or that one sees that the work is lost. */
 static void spread_losses(void)
 {
     uint64_t before, lost = 0;
@@ -211,8 +212,8 @@ static void spread_losses(void)
     } while (++looks < 2 || lost != before);
 }
 
-/* Returns an entry whose work is done, or NULL. A lost one stays: a dying GPU may write a smaller `done` once more, and then the
- * stream still waits, and must be released again (sh_timeline_look). */
+/* Returns an entry whose work is done, or NULL. A lost one stays: a dying GPU may write a smaller `done` once more, and
+ * then the stream still waits, and must be released again (sh_timeline_look). */
 static sh_await_shm *find_room(sh_slot_shm *slot)
 {
     for (uint32_t i = 0; i < SH_SLOT_AWAITS; i++) {
@@ -280,8 +281,8 @@ size_t sh_timeline_look(bool forget_lost, bool *out_lost)
             sh_timeline_free_waiters(sh_work_timeline(work));
         }
         if (state == SH_WORK_LOST && forget_lost) {
-            /* What comes after it is poisoned by now, unless the dying card did the work after all. Another thread may have used
-             * the entry again: that work stays. */
+            /* What comes after it is poisoned by now, unless the dying card did the work after all. Another thread may
+             * have used the entry again: that work stays. */
             (void)sh_cas_acq_rel(&slot->awaits[i].work, &work, 0u);
         } else {
             count += state != SH_WORK_DONE;
@@ -306,8 +307,9 @@ void sh_timeline_free_waiters(uint32_t index)
     }
 }
 
-/* Checks whether the owner's stream waits for something, after which no number of this timeline was issued. If that is lost,
- * somebody poisons the timeline, perhaps much later: the entry stays until the slot's next process claims a timeline. */
+/* Checks whether the owner's stream waits for something, after which no number of this timeline was issued. If that is
+ * lost, somebody poisons the timeline, perhaps much later: the entry stays until the slot's next process claims a
+ * timeline. */
 static bool may_be_poisoned(uint32_t index, sh_owner owner)
 {
     uint32_t number = sh_owner_slot(owner);
@@ -342,8 +344,8 @@ static void settle(uint32_t index, sh_owner owner)
     sh_timeline_free_waiters(index);
 }
 
-/* A thread of this process that gives a timeline back, and one that says that its numbers are lost: the second must not look
- * at the owner before, and write after, another process has got it. */
+/* A thread of this process that gives a timeline back, and one that says that its numbers are lost: the second must not
+ * look at the owner before, and write after, another process has got it. */
 
 void sh_timeline_release(uint32_t index)
 {
@@ -355,8 +357,9 @@ void sh_timeline_release(uint32_t index)
     sh_cardlock_unlock(SH_CARD_LOCK_STATE);
 }
 
-/* Also if all is done: another thread may be about to issue a number that its card will never write. So a receiver finds
- * every later number lost, and never waits for it. death: recovery finds the timeline with lost numbers, and goes on. */
+/* Also if all is done: another thread may be about to issue a number that its card will never write. So a receiver
+ * finds every later number lost, and never waits for it. death: recovery finds the timeline with lost numbers, and goes
+ * on. */
 static void lose(uint32_t index)
 {
     sh_timeline_shm *t = timeline_at(index);

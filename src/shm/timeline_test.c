@@ -332,8 +332,8 @@ START_TEST(a_stream_waits_for_a_limited_number_of_processes)
 }
 END_TEST
 
-/* A lost wait keeps its place until the program is told: the dying GPU may write a smaller number once more, and then the stream
- * waits again. */
+/* A lost wait keeps its place until the program is told: the dying GPU may write a smaller number once more, and then
+ * the stream waits again. */
 START_TEST(a_lost_wait_stays_until_it_is_reported)
 {
     uint32_t others[SH_SLOT_AWAITS + 1], mine = 0;

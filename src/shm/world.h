@@ -129,9 +129,9 @@ shoal_err sh_world_attach(int fd, uint32_t slot, const char *name);
  * SHOAL_ENOENT, SHOAL_ESTATE, SHOAL_EINVAL. */
 shoal_err sh_world_find(const char *name, int *out_fd);
 
-/* Calls `see` while the world behind fd is mapped, for tools: what reads the heap only (holders.h) may be called there, as
- * inside. Takes no slot, so no process of the world is concerned. This process must be in no world. Takes fd over. Errors:
- * SHOAL_ESTATE; those of sh_world_attach, except for the slot. */
+/* Calls `see` while the world behind fd is mapped, for tools: what reads the heap only (holders.h) may be called there,
+ * as inside. Takes no slot, so no process of the world is concerned. This process must be in no world. Takes fd over.
+ * Errors: SHOAL_ESTATE; those of sh_world_attach, except for the slot. */
 shoal_err sh_world_inspect(int fd, void (*see)(void *context), void *context);
 
 /* Called in a child of sh_world_fork or sh_world_fork_bare: it becomes that slot, which was reserved for it. */
@@ -174,8 +174,9 @@ void sh_world_detach(void);
 /* The end of the process (end.c). watch_end: arranges that the others are called at exit and quick_exit. end_begin:
  * calls sh_world_before_end, then refuses every call from now on. refuse: the same without that, for an attached
  * process; returns false if another thread, or the call that a signal handler interrupted, ends or leaves already. end:
- * releases everything, unless other threads or a card run: then another process does when it sees that this one has ended. They
- * neither wait for a lock nor use private memory in a state that a signal handler could have interrupted. */
+ * releases everything, unless other threads or a card run: then another process does when it sees that this one has
+ * ended. They neither wait for a lock nor use private memory in a state that a signal handler could have
+ * interrupted. */
 void sh_world_watch_end(void);
 bool sh_world_refuse(sh_attachment next); /* SH_ENDED or SH_LEAVING */
 void sh_world_end_begin(void);
@@ -189,13 +190,13 @@ extern void (*sh_world_before_end)(bool ends);
  * card, may still use what this process holds: then the process holds it until it is gone. Takes no lock. */
 extern bool (*sh_world_is_at_rest)(void);
 
-/* Called when this process is in a world, outside of its lock or as the last thing before a call goes on inside; may start
- * a thread. May be NULL. */
+/* Called when this process is in a world, outside of its lock or as the last thing before a call goes on inside; may
+ * start a thread. May be NULL. */
 extern void (*sh_world_after_attach)(void);
 
-/* Checks whether this process, or the one that it was forked from, has used a card. Then its children of fork cannot, and do not
- * inherit references to card memory: they would keep it from its owner for as long as they live. NULL: it has not. Called with
- * the locks of a fork held. */
+/* Checks whether this process, or the one that it was forked from, has used a card. Then its children of fork cannot,
+ * and do not inherit references to card memory: they would keep it from its owner for as long as they live. NULL: it
+ * has not. Called with the locks of a fork held. */
 extern bool (*sh_world_uses_card)(void);
 
 /* Called outside, when a world has been left and all handles are lost. */
@@ -204,9 +205,9 @@ extern void (*sh_world_after_leave)(void);
 /* Records SHOAL_ESTATE with a text, for a call that comes after the process began to end. */
 shoal_err sh_world_ending(const char *what);
 
-/* Checks the header of a world before anything else in it is trusted. Whose world it is does not matter here: a process that was
- * passed the file may use it, also if its parent has made the world as another user. shoal_world_join, which takes files that
- * nobody passed, looks at the owner of the file (list.c). */
+/* Checks the header of a world before anything else in it is trusted. Whose world it is does not matter here: a process
+ * that was passed the file may use it, also if its parent has made the world as another user. shoal_world_join, which
+ * takes files that nobody passed, looks at the owner of the file (list.c). */
 shoal_err sh_world_check(const sh_world_shm *header, uint64_t size);
 
 #endif

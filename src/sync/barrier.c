@@ -93,8 +93,9 @@ static shoal_err give_up(sh_barrier_shm *barrier, const arrival *mine, int64_t t
     return end == COMPLETED ? SHOAL_OK : SHOAL_EBROKEN;
 }
 
-/* Each of the first LOOKERS that arrive looks for dead parties in every slice, each of the next in every second one, and so
- * on: otherwise thousands that wait would do nothing but look. If all who look most often die, the next take their place. */
+/* Each of the first LOOKERS that arrive looks for dead parties in every slice, each of the next in every second one,
+ * and so on: otherwise thousands that wait would do nothing but look. If all who look most often die, the next take
+ * their place. */
 #define LOOKERS 32
 
 /* Spins, then parks, until the phase of `mine` has ended. Every acquire of the word pairs with the exchanges by which

@@ -1,7 +1,7 @@
 /* Barrier in shared memory: `parties` waiters leave together, any number of times.
  *
- * One round of the barrier is a phase. Two 64-bit words decide it, and each step is one compare-and-swap of the first, or
- * of both: to arrive, to complete the phase (the last arrival does both at once), to break, to reset. So there is no
+ * One round of the barrier is a phase. Two 64-bit words decide it, and each step is one compare-and-swap of the first,
+ * or of both: to arrive, to complete the phase (the last arrival does both at once), to break, to reset. So there is no
  * instruction at which a killed process leaves a step half done.
  *
  *   bits    field     meaning
@@ -18,8 +18,8 @@
  *   BROKEN or arrived > 0    arrived = 0, not BROKEN, next phase,           reset, of both words
  *                            history 0, resets + 1
  *
- * How a waiter that arrived at `mine` reads a later `now`. What counts is how its own phase ended; it may have slept while
- * others went through phases and resets, if more processes than parties use the barrier.
+ * How a waiter that arrived at `mine` reads a later `now`. What counts is how its own phase ended; it may have slept
+ * while others went through phases and resets, if more processes than parties use the barrier.
  *
  *   phases since   its phase is
  *   0              still waiting, or broken if BROKEN is set
@@ -43,8 +43,8 @@
 #define SH_BARRIER_PARTIES_MAX 65535u
 
 /* Synchronisation:
- *   state     the two words above; anyone, by compare-and-swap: acq_rel to arrive, seq_cst to end a phase; pollers load the
- *             first with acquire
+ *   state     the two words above; anyone, by compare-and-swap: acq_rel to arrive, seq_cst to end a phase; pollers load
+ *             the first with acquire
  *   gate      waiters park here; the process that ends a phase wakes all of them
  *   parties   written by format, then constant
  *   name      as in the lock

@@ -35,9 +35,9 @@ typedef enum sh_end_state { SH_END_UNKNOWN, SH_END_HELD, SH_END_SEEN } sh_end_st
  * memory. Nothing else may use the word's memory while it is held. Returns false if it cannot be held. */
 bool sh_end_word_hold(int fd, uint64_t offset);
 
-/* For a process that leaves the world: the word is 0 again. In another thread than the holder, it moves the holder's list
- * to a private copy of the word instead, because the word's memory may soon have another use. fd: the same file, or -1 if
- * it is lost. Does nothing in a fork of the holder. */
+/* For a process that leaves the world: the word is 0 again. In another thread than the holder, it moves the holder's
+ * list to a private copy of the word instead, because the word's memory may soon have another use. fd: the same file,
+ * or -1 if it is lost. Does nothing in a fork of the holder. */
 void sh_end_word_drop(int fd);
 
 /* Returns what the word says, and its value to sleep on. */

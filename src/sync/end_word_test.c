@@ -1,5 +1,5 @@
-/* Tests what happens to the word of a process that goes on after it left its world. tests/waits.c shows that the word
- * ends sleeps. */
+/* Tests what happens to the word of a process that goes on after it left its world. tests/sync/waits.c shows that the
+ * word ends sleeps. */
 #include "sync/end_word.h"
 
 #include "os/memory.h"

@@ -116,7 +116,8 @@ static __attribute__((noinline)) shoal_err lock_slow(sh_lock_shm *lock, int64_t 
         if (is_refused(word, accepted)) {
             return refuse(lock, was_parked);
         }
-        /* The futex compares the low half when it parks, so it cannot sleep through an unlock between here and there. */
+        /* The futex compares the low half when it parks, so it cannot sleep through an unlock between here and
+         * there. */
         if (is_free(word) || (!(word & WAITERS) && !sh_cas_acq_rel(&lock->word, &word, word | WAITERS))) {
             continue;
         }

@@ -16,8 +16,8 @@
  *
  * death: a changer that dies between its change and the wake-up, or a waiter that is woken and dies before it acts,
  * leaves others parked although the predicate is true. So nobody parks for longer than a slice. After each slice, at
- * growing intervals (40 ms to 1 s), a waiter looks again and asks for a sweep of the dead, unless another process swept in
- * the second half of its slice: however many wait, the dead are swept for about twice in a slice. And recovery of a
+ * growing intervals (40 ms to 1 s), a waiter looks again and asks for a sweep of the dead, unless another process swept
+ * in the second half of its slice: however many wait, the dead are swept for about twice in a slice. And recovery of a
  * dead process wakes the gates that it was busy with.
  */
 #ifndef SH_SYNC_PARK_H

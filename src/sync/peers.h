@@ -1,9 +1,9 @@
 /* Who waits, and how a waiter learns that another process died. The world, a higher layer, fills this in.
  *
- * An owner names one life of one process in the world; 0 is nobody. It fits into SH_OWNER_BITS, which leaves room for two
- * flags in a futex word. It repeats after 2^18 lives of one slot. So only recovery, before which the slot has no further
- * life, may act on an owner that was found dead some time ago. Others compare the whole life, which never repeats: its low
- * 32 bits are the owner.
+ * An owner names one life of one process in the world; 0 is nobody. It fits into SH_OWNER_BITS, which leaves room for
+ * two flags in a futex word. It repeats after 2^18 lives of one slot. So only recovery, before which the slot has no
+ * further life, may act on an owner that was found dead some time ago. Others compare the whole life, which never
+ * repeats: its low 32 bits are the owner.
  */
 #ifndef SH_SYNC_PEERS_H
 #define SH_SYNC_PEERS_H
@@ -34,7 +34,8 @@ typedef struct sh_peers {
 /* The world sets this once, before any wait. Until then the process is alone: self returns 1 and nobody is dead. */
 extern const sh_peers *sh_peers_now;
 
-/* The calling process as a whole life. Private memory, not a call: a lock is taken in little more time than it takes to ask. */
+/* The calling process as a whole life. Private memory, not a call: a lock is taken in little more time than it takes to
+ * ask. */
 extern uint64_t sh_life_now;
 
 /* Sets both, for a process that has just taken its place in the world. NULL: it is alone again. */

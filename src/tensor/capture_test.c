@@ -285,7 +285,8 @@ START_TEST(failing_driver)
 }
 END_TEST
 
-/* Pinned memory that a step makes (0), or releases (1), belongs to the capture like card memory: each replay copies there. */
+/* Pinned memory that a step makes (0), or releases (1), belongs to the capture like card memory: each replay copies
+ * there. */
 START_TEST(pinned_memory_of_a_step)
 {
     enum { COUNT = 16 };
@@ -325,8 +326,8 @@ START_TEST(pinned_memory_of_a_step)
 }
 END_TEST
 
-/* What one capture made and another one released is free when both are destroyed, whichever is first: card memory (0, 1), pinned
- * memory (2, 3). */
+/* What one capture made and another one released is free when both are destroyed, whichever is first: card memory (0,
+ * 1), pinned memory (2, 3). */
 START_TEST(memory_of_two_captures)
 {
     enum { COUNT = 1 << 20 };

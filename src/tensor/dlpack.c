@@ -67,8 +67,8 @@ static shoal_err check_export(const shoal_tensor *t, uint64_t flags)
         return sh_fail(SHOAL_ESTATE, "shoal_tensor_to_dlpack: %s needs a gradient: detach it first",
                        sh_tensor_text(&text, t));
     }
-    return t->storage->device == &sh_device_cuda ? sh_cuda_check()
-                                                 : SHOAL_OK; /* in a child of fork its address means nothing */
+    /* In a child of fork its address means nothing. */
+    return t->storage->device == &sh_device_cuda ? sh_cuda_check() : SHOAL_OK;
 }
 
 shoal_err shoal_tensor_to_dlpack(shoal_tensor *t, uint64_t flags, shoal_dlpack **out_pack)
@@ -188,8 +188,8 @@ static void delete_pack(void *pack)
     }
 }
 
-/* Its owner may use the memory at once, in a stream that Shoal does not know: so Shoal's work with it must be done. This
- * cannot wait until a capture of this thread ends, so it ends the capture. */
+/* Its owner may use the memory at once, in a stream that Shoal does not know: so Shoal's work with it must be done.
+ * This cannot wait until a capture of this thread ends, so it ends the capture. */
 static void delete_card_pack(void *pack)
 {
     const shoal_dlpack *p = pack;

@@ -79,10 +79,10 @@ shoal_err sh_copy_across(const sh_device *to_device, void *to, const sh_device *
                          size_t size);
 
 /* For recycled tensors (share/recycled.h): storages with a meta, in a process with one thread. A storage at rest has no
- * reference and no owner_block. It stays in the table, where no search finds it, until it wakes or another storage takes its
- * id; then *owner, the pointer to it, becomes NULL. rest gives up a reference if it is the last, and otherwise returns
- * false; it does not release the owner_block. wake gives the storage one reference again, over the owner_block (retained); it
- * returns false if the block no longer has the storage's size. */
+ * reference and no owner_block. It stays in the table, where no search finds it, until it wakes or another storage
+ * takes its id; then *owner, the pointer to it, becomes NULL. rest gives up a reference if it is the last, and
+ * otherwise returns false; it does not release the owner_block. wake gives the storage one reference again, over the
+ * owner_block (retained); it returns false if the block no longer has the storage's size. */
 bool sh_storage_rest(sh_storage *s, sh_storage **owner);
 bool sh_storage_wake(sh_storage *s, shoal_block *owner_block);
 void sh_storage_end_rest(sh_storage *s);

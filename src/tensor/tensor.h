@@ -42,8 +42,8 @@ struct shoal_tensor {
     bool requires_grad;
     bool grad_is_zero;   /* grad holds garbage and means zeros: see sh_tensor_grad_settle */
     uint8_t node_output; /* which output of node this is */
-    uint32_t
-        recorded;  /* the storage's count when node described the bytes: later changes by other views are not in it */
+    /* The storage's count when node described the bytes: later changes by other views are not in it. */
+    uint32_t recorded;
     sh_node *node; /* the op that made it, while recorded; NULL for a leaf */
     shoal_tensor *grad;
     sh_hooks *hooks;
@@ -51,8 +51,8 @@ struct shoal_tensor {
     sh_a64 shared[5]; /* used by share/ only; zeros in a new tensor */
 };
 
-/* Called with a tensor whose last reference is gone, if shared[0] is not 0. Returns true if it keeps the tensor, to use it
- * again; otherwise it has released what `shared` refers to. Set when share/ is loaded. */
+/* Called with a tensor whose last reference is gone, if shared[0] is not 0. Returns true if it keeps the tensor, to use
+ * it again; otherwise it has released what `shared` refers to. Set when share/ is loaded. */
 extern bool (*sh_tensor_let_go)(shoal_tensor *t);
 
 /* The dtype of a tensor whose last reference is gone, until its memory is used again. A call that gets such a tensor
@@ -131,8 +131,8 @@ shoal_tensor *sh_tensor_over(sh_storage *storage, const sh_shape *s);
 shoal_tensor *sh_tensor_new(const sh_device *device, const sh_shape *s);
 shoal_tensor *sh_tensor_new_like(const shoal_tensor *t);
 
-/* Makes a contiguous private copy, which autograd does not record. Returns NULL on failure. Errors: SHOAL_ENOMEM, and those
- * of sh_tensor_copy_data. */
+/* Makes a contiguous private copy, which autograd does not record. Returns NULL on failure. Errors: SHOAL_ENOMEM, and
+ * those of sh_tensor_copy_data. */
 shoal_tensor *sh_tensor_new_copy(const shoal_tensor *t);
 
 /* Returns a tensor's shape. */

@@ -1,10 +1,11 @@
-/* Shared by the tests with tensors of a card: those of tests/talk.h are on the stub's card, or on a real one. */
+/* Shared by the tests with tensors of a card: those of tests/harness/talk.h are on the stub's card, or on a real
+ * one. */
 #ifndef TESTS_CUDA_CARD_H
 #define TESTS_CUDA_CARD_H
 
 #include "device/cuda_share.h"
 #include "tests/harness/cuda_stub/stub.h"
-#include "tests/talk.h"
+#include "tests/harness/talk.h"
 
 static inline void card_open(void)
 {

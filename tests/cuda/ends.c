@@ -1,7 +1,7 @@
-/* A process with a card ends, forks or leaves its world at any moment, while another one asks for card memory: the library's
- * threads are in its way nowhere, and the request is answered in time. Over the stub driver. */
+/* A process with a card ends, forks or leaves its world at any moment, while another one asks for card memory: the
+ * library's threads are in its way nowhere, and the request is answered in time. Over the stub driver. */
 #include "device/cuda_share.h"
-#include "tests/children.h"
+#include "tests/harness/children.h"
 #include "tests/harness/cuda_stub/stub.h"
 
 #include <pthread.h>
@@ -81,7 +81,8 @@ static shoal_err exit_in_a_handler(void)
     return take_many(-1);
 }
 
-/* Under AddressSanitizer, a fork may find a lock of its malloc taken by another thread, and the child waits for it for ever. */
+/* Under AddressSanitizer, a fork may find a lock of its malloc taken by another thread, and the child waits for it for
+ * ever. */
 #if defined(__SANITIZE_ADDRESS__)
 #define FORKS_SAFELY false
 #else

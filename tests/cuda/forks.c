@@ -1,6 +1,6 @@
-/* B33: a process that has used the card forks. The child is told in one sentence if it uses the card in any way, calls nothing of
- * the driver, and keeps no card memory from its owner. Over the stub driver, which ends a process that calls it after a fork, or on a
- * card. */
+/* B33: a process that has used the card forks. The child is told in one sentence if it uses the card in any way, calls
+ * nothing of the driver, and keeps no card memory from its owner. Over the stub driver, which ends a process that calls
+ * it after a fork, or on a card. */
 #include "tests/cuda/card.h"
 
 #include <pthread.h>
@@ -8,7 +8,8 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* Under AddressSanitizer, a fork may find a lock of its malloc taken by another thread, and the child waits for it for ever. */
+/* Under AddressSanitizer, a fork may find a lock of its malloc taken by another thread, and the child waits for it for
+ * ever. */
 #if defined(__SANITIZE_ADDRESS__)
 #define FORKS_SAFELY false
 #else
@@ -201,7 +202,8 @@ static shoal_err wait_for_go(int rank, const shoal_value *args)
     return shoal_event_wait(ARG(event, "go"), LIMIT);
 }
 
-/* A child that lives keeps no card memory: neither the parent's nor that of a process that the parent received it from. */
+/* A child that lives keeps no card memory: neither the parent's nor that of a process that the parent received it
+ * from. */
 START_TEST(f18_a_child_that_lives_keeps_no_card_memory)
 {
     shoal_event *up = NULL, *go = NULL, *look = NULL;

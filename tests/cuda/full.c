@@ -1,9 +1,9 @@
-/* A full card: a process that finds it full gets what others do not use, whatever they are blocked in. Over the stub driver,
- * with a card that all processes share. */
+/* A full card: a process that finds it full gets what others do not use, whatever they are blocked in. Over the stub
+ * driver, with a card that all processes share. */
 #include "device/cuda_share.h"
 #include "tests/harness/cuda_stub/stub.h"
 
-#include "tests/talk.h"
+#include "tests/harness/talk.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -290,8 +290,8 @@ static void forget_the_dead(void)
     fclose(file);
 }
 
-/* Killed at any moment while they ask or answer, some of them while they are stopped: the others go on, and whoever gets
- * nothing is told so in time. */
+/* Killed at any moment while they ask or answer, some of them while they are stopped: the others go on, and whoever
+ * gets nothing is told so in time. */
 START_TEST(killed_and_stopped_at_any_moment)
 {
     enum { OTHERS = 3 };

@@ -253,8 +253,8 @@ START_TEST(asked_for_while_the_card_works)
 }
 END_TEST
 
-/* The card has just done what used a piece of a dead process, and nothing is marked yet. One request is enough to get that process's
- * memory back. */
+/* The card has just done what used a piece of a dead process, and nothing is marked yet. One request is enough to get
+ * that process's memory back. */
 START_TEST(asked_for_what_the_card_has_used)
 {
     talk t;
@@ -318,8 +318,8 @@ START_TEST(leave_the_world)
 }
 END_TEST
 
-/* Another library has the memory when this process leaves the world, and hands it back in the next one: what others may hold
- * since the first world stays theirs, whether it is freed in the second (0) or after it (1). */
+/* Another library has the memory when this process leaves the world, and hands it back in the next one: what others may
+ * hold since the first world stays theirs, whether it is freed in the second (0) or after it (1). */
 START_TEST(shared_again_in_another_world)
 {
     lent l;

@@ -1,11 +1,11 @@
-/* Shared by the tests of card memory between processes, below tensors: pieces that are made, sent, received and checked, and work
- * of the card that waits for a word. Over the stub driver, or on a card. */
+/* Shared by the tests of card memory between processes, below tensors: pieces that are made, sent, received and
+ * checked, and work of the card that waits for a word. Over the stub driver, or on a card. */
 #ifndef TESTS_CUDA_PIECES_H
 #define TESTS_CUDA_PIECES_H
 
 #include "device/cuda_share.h"
 #include "tests/harness/cuda_stub/stub.h"
-#include "tests/talk.h"
+#include "tests/harness/talk.h"
 
 #include <sched.h>
 #include <signal.h>

@@ -1,4 +1,5 @@
-/* The order of work on card memory between processes (B52), and work whose owner dies (B53). Over the stub driver, or on a card. */
+/* The order of work on card memory between processes (B52), and work whose owner dies (B53). Over the stub driver, or
+ * on a card. */
 #include "tests/cuda/pieces.h"
 
 #include <pthread.h>
@@ -83,7 +84,7 @@ START_TEST(work_of_two)
 END_TEST
 
 /* Who sends a tensor on does not wait for its work, and who uses two waits once. */
-START_TEST(waits_are_noted)
+START_TEST(waits_are_recorded)
 {
     lent l;
     sh_piece piece;
@@ -304,8 +305,8 @@ START_TEST(work_lost_while_marking)
 }
 END_TEST
 
-/* This process has computed with the work of a dead one, and makes no mark before a host wait that tells nobody: a graph, or
- * memory of another library, ends. The next put tells. */
+/* This process has computed with the work of a dead one, and makes no mark before a host wait that tells nobody: a
+ * graph, or memory of another library, ends. The next put tells. */
 START_TEST(work_lost_before_a_wait_that_does_not_tell)
 {
     talk t;
@@ -360,7 +361,7 @@ static Suite *suite(void)
     tcase_add_test(tc, work_lost_while_others_wait);
     if (!getenv("SHOAL_TEST_CARD")) {
         tcase_add_test(tc, no_driver_call);
-        tcase_add_test(tc, waits_are_noted);
+        tcase_add_test(tc, waits_are_recorded);
         tcase_add_test(tc, without_words);
         tcase_add_test(tc, given_back_while_a_thread_waits);
     }

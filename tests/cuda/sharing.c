@@ -1,5 +1,5 @@
-/* Tensors of a card between processes, beyond what holds for all tensors (tests/sharing*.c): many small ones, the order of
- * work, memory that is used again, and deaths. B11 (B50), B51 to B53. Over the stub driver, or on a card. */
+/* Tensors of a card between processes, beyond what holds for all tensors (tests/sharing*.c): many small ones, the order
+ * of work, memory that is used again, and deaths. B11 (B50), B51 to B53. Over the stub driver, or on a card. */
 #include "tests/cuda/card.h"
 
 #include <signal.h>
@@ -252,8 +252,8 @@ static shoal_err put_unfinished(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* Receives it, and computes with it. Returns the error; SHOAL_OK if the work is whole: under MPS it may go on without its
- * process. */
+/* Receives it, and computes with it. Returns the error; SHOAL_OK if the work is whole: under MPS it may go on without
+ * its process. */
 static shoal_err take_unfinished(shoal_queue *q)
 {
     shoal_tensor *t = NULL;
@@ -309,8 +309,8 @@ static shoal_err put_and_wait(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* Sends on what it computes from a tensor whose work is not done. When it has been told of the loss, by a wait (rank 0) or a put
- * (1), what it sends is good. */
+/* Sends on what it computes from a tensor whose work is not done. When it has been told of the loss, by a wait (rank 0)
+ * or a put (1), what it sends is good. */
 static shoal_err derive(int rank, const shoal_value *args)
 {
     shoal_tensor *t = NULL;
@@ -341,7 +341,8 @@ static shoal_err get_told(shoal_queue *told)
     return err;
 }
 
-/* The first maker dies before (0, 2) or after (1, 3) the last process has received what the one in the middle computed. */
+/* The first maker dies before (0, 2) or after (1, 3) the last process has received what the one in the middle
+ * computed. */
 START_TEST(b53_what_was_computed_from_lost_work_is_lost)
 {
     shoal_queue *in = make_queue(0), *out = make_queue(0), *told = make_queue(0);

@@ -1,5 +1,5 @@
-/* Tensors of a card between processes, in special situations: threads, captures, forks, processes without a card, and tools that
- * list them. Over the stub driver, or on a card. */
+/* Tensors of a card between processes, in special situations: threads, captures, forks, processes without a card, and
+ * tools that list them. Over the stub driver, or on a card. */
 #include "tests/cuda/card.h"
 
 #include <pthread.h>
@@ -69,8 +69,8 @@ static void *put_in_a_thread(void *argument)
     return NULL;
 }
 
-/* A thread waits for the store's lock, to share a first tensor. The others allocate and free meanwhile, and share tensors of
- * the CPU. */
+/* A thread waits for the store's lock, to share a first tensor. The others allocate and free meanwhile, and share
+ * tensors of the CPU. */
 START_TEST(a_locked_store_stops_only_those_who_share)
 {
     shoal_queue *q = make_queue(0);
@@ -330,8 +330,8 @@ START_TEST(a_child_of_fork_gives_back_what_its_parent_captures)
 }
 END_TEST
 
-/* The stream uses a received tensor, which is released in a capture; the capture fails, and is destroyed. This process holds the
- * tensor until its stream is done with it, so its maker cannot use the bytes before. */
+/* The stream uses a received tensor, which is released in a capture; the capture fails, and is destroyed. This process
+ * holds the tensor until its stream is done with it, so its maker cannot use the bytes before. */
 START_TEST(a_failed_capture_gives_back_when_the_work_is_done)
 {
     shoal_queue *q = make_queue(0);

@@ -31,8 +31,8 @@ static shoal_err lose_the_card(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* Another process loses its card and lives on, before this one looks at its work (0), or while this one's stream waits for it
- * (1). What that card has not done will never be done. */
+/* Another process loses its card and lives on, before this one looks at its work (0), or while this one's stream waits
+ * for it (1). What that card has not done will never be done. */
 START_TEST(a_lost_card_holds_up_nobody)
 {
     talk with;
@@ -62,7 +62,8 @@ START_TEST(a_lost_card_holds_up_nobody)
 }
 END_TEST
 
-/* Puts work that will never be done, because its card fails, and waits for a message: it does not call the driver again. */
+/* Puts work that will never be done, because its card fails, and waits for a message: it does not call the driver
+ * again. */
 static shoal_err fail_unseen(int rank, const shoal_value *args)
 {
     (void)rank;
@@ -100,7 +101,8 @@ START_TEST(a_card_that_fails_unseen_holds_up_nobody)
 }
 END_TEST
 
-/* Uses tensors and releases them, and loses its card in between, which has stopped (0) or not (1); then it waits for a message. */
+/* Uses tensors and releases them, and loses its card in between, which has stopped (0) or not (1); then it waits for a
+ * message. */
 static shoal_err release_without_a_card(int rank, const shoal_value *args)
 {
     shoal_tensor *t[3], *pinned = shoal_empty_pinned(SHOAL_F32, SHOAL_SHAPE(3, 4));
@@ -126,8 +128,8 @@ static shoal_err release_without_a_card(int rank, const shoal_value *args)
     _exit(0); /* the driver cannot free the pinned memory */
 }
 
-/* A lost card that has stopped (0) uses nothing any more, so what waited for it goes back to its makers. After some errors it may
- * work on (1). */
+/* A lost card that has stopped (0) uses nothing any more, so what waited for it goes back to its makers. After some
+ * errors it may work on (1). */
 START_TEST(a_lost_card_keeps_what_it_may_use)
 {
     shoal_queue *in = make_queue(0), *out = make_queue(0);
@@ -151,8 +153,8 @@ END_TEST
 
 static sh_a32 has_left;
 
-/* Lets the stream go on when the driver was asked a few times what it does. Returns NULL if nobody asked before this process had left
- * its world. */
+/* Lets the stream go on when the driver was asked a few times what it does. Returns NULL if nobody asked before this
+ * process had left its world. */
 static void *unblock_when_asked(void *asked)
 {
     const sh_stub *stub = sh_stub_control();
@@ -255,8 +257,8 @@ static shoal_err use_and_return(int rank, const shoal_value *args)
     return SHOAL_OK;
 }
 
-/* A process ends, and its card has done all its work (0), or still uses a tensor of this process (1), which must not use the
- * bytes again until that context is gone with its process. */
+/* A process ends, and its card has done all its work (0), or still uses a tensor of this process (1), which must not
+ * use the bytes again until that context is gone with its process. */
 START_TEST(what_the_card_of_an_ending_process_uses_stays_lent)
 {
     shoal_queue *q = make_queue(0);

@@ -1,5 +1,6 @@
-/* A whole training step, captured and replayed: it gives the bits of ordinary steps, also mixed with them. On a card; over
- * the stub driver, whose kernels are not recorded, only that a step can be captured. And a model is tested there. */
+/* A whole training step, captured and replayed: it gives the bits of ordinary steps, also mixed with them. On a card;
+ * over the stub driver, whose kernels are not recorded, only that a step can be captured. And a model is tested
+ * there. */
 #include "device/cuda.h"
 #include "tests/harness/cuda_stub/stub.h"
 #include "tests/harness/runner.h"

@@ -1,5 +1,5 @@
-/* Tensors of a card in several worlds: memory that was shared in a world that this process has left, and worlds whose creator
- * has ended. Over the stub driver, or on a card. */
+/* Tensors of a card in several worlds: memory that was shared in a world that this process has left, and worlds whose
+ * creator has ended. Over the stub driver, or on a card. */
 #include "tests/cuda/card.h"
 
 #include <fcntl.h>
@@ -97,8 +97,8 @@ static shoal_capture *capture(shoal_tensor *to, shoal_tensor *from_pinned)
     return c;
 }
 
-/* A graph keeps the addresses of its tensors, and after the leave nothing is at those of received ones. A capture from before
- * this process had received any goes on. */
+/* A graph keeps the addresses of its tensors, and after the leave nothing is at those of received ones. A capture from
+ * before this process had received any goes on. */
 START_TEST(a_capture_with_tensors_of_others_ends_with_the_world)
 {
     shoal_queue *q;

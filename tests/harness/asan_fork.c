@@ -1,9 +1,9 @@
 /* Holds AddressSanitizer still while a test forks.
  *
- * Its allocator, its list of threads and its table of stacks have locks. A child of fork inherits one that another thread holds
- * at that moment, and hangs in its next malloc or pthread_create. Newer runtimes take these locks around each fork; that of
- * gcc 12 does not. So this file does it, by the same functions. The runtime does not export them, but its file has their names.
- * Without the names, forks are as they were. */
+ * Its allocator, its list of threads and its table of stacks have locks. A child of fork inherits one that another
+ * thread holds at that moment, and hangs in its next malloc or pthread_create. Newer runtimes take these locks around
+ * each fork; that of gcc 12 does not. So this file does it, by the same functions. The runtime does not export them,
+ * but its file has their names. Without the names, forks are as they were. */
 #if defined(__SANITIZE_ADDRESS__) && __GNUC__ <= 12 && !defined(__clang__)
 
 #include <elf.h>
@@ -112,8 +112,8 @@ static void install(void)
     (void)!pthread_atfork(before, after, after);
 }
 
-/* Before any constructor of the library: handlers that are registered first run last before a fork, and the library's own may
- * wait for threads that allocate. */
+/* Before any constructor of the library: handlers that are registered first run last before a fork, and the library's
+ * own may wait for threads that allocate. */
 extern void (*const sh_asan_fork)(void);
 __attribute__((section(".preinit_array"), used)) void (*const sh_asan_fork)(void) = install;
 

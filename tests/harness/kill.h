@@ -45,8 +45,8 @@ typedef enum kill_channel {
 } kill_channel;
 
 /* Synchronisation: every process writes all words; counts are incremented after the call returned. seen[id % KILL_IDS]
- * is 2 * id while the message is on its way, and 2 * id + 1 once it was got or could not be put: then another id may have
- * the word. */
+ * is 2 * id while the message is on its way, and 2 * id + 1 once it was got or could not be put: then another id may
+ * have the word. */
 typedef struct kill_count {
     sh_a64 ids;
     sh_a64 put, got, done;
@@ -145,7 +145,8 @@ void kill_reap_orphans(kill_stage *stage);
 /* Recovers until no dead process is left. */
 void kill_recover(kill_stage *stage);
 
-/* What shoal_lock_owner_died and shoal_lock_mark_consistent do for the lock of a guard. Never marks the unmarked lock. */
+/* What shoal_lock_owner_died and shoal_lock_mark_consistent do for the lock of a guard. Never marks the unmarked
+ * lock. */
 bool kill_guard_died(kill_stage *stage, const kill_guard *guard);
 SHOAL_MUST_USE shoal_err kill_guard_mark(kill_stage *stage, const kill_guard *guard);
 

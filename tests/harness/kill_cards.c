@@ -1,5 +1,5 @@
-/* Card memory in the kill harness: granules and pieces are made, sent, received and released, and timelines are claimed,
- * while a process dies. Memory files take the place of the card's. */
+/* Card memory in the kill harness: granules and pieces are made, sent, received and released, and timelines are
+ * claimed, while a process dies. Memory files take the place of the card's. */
 #include "base/clock.h"
 #include "base/random.h"
 #include "ipc/queue_core.h"
@@ -128,8 +128,8 @@ static bool claim_timeline(kill_stage *stage, uint32_t *out_index)
     return err == SHOAL_OK;
 }
 
-/* Issues a number, and another one in a second timeline that comes after it. One in 32 is not done when its timeline is given
- * back: it is lost, and so is the other one, and neither timeline is used again. */
+/* Issues a number, and another one in a second timeline that comes after it. One in 32 is not done when its timeline is
+ * given back: it is lost, and so is the other one, and neither timeline is used again. */
 static void issue_two(kill_stage *stage, uint32_t first, uint32_t second, bool done)
 {
     sh_work work = sh_work_make(first, sh_timeline_issue(first));

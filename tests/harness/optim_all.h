@@ -1,4 +1,5 @@
-/* The steps of several parameters (sh_optim_kernels.sgd_all …) as loops over those of one, for a device of the tests. */
+/* The steps of several parameters (sh_optim_kernels.sgd_all …) as loops over those of one, for a device of the
+ * tests. */
 #ifndef TESTING_OPTIM_ALL_H
 #define TESTING_OPTIM_ALL_H
 

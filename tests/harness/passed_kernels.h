@@ -1,6 +1,6 @@
-/* A table of kernels that passes every call on with other pointers: a template, included by the file that says where the
- * memory of a call is for the kernels behind it (cuda_mirror.c copies it to a card, far_device.c finds it). That file
- * defines before:
+/* A table of kernels that passes every call on with other pointers: a template, included by the file that says where
+ * the memory of a call is for the kernels behind it (cuda_mirror.c copies it to a card, far_device.c finds it). That
+ * file defines before:
  *
  *     typedef struct passage passage;              one call; starts as {0}
  *     passage_add(p, data, size, written)          the call uses these bytes; NULL is ignored

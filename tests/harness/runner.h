@@ -26,8 +26,9 @@
 #define SH_TEST_SECONDS 300
 #define SH_PATIENCE SHOAL_SECONDS(100)
 
-/* Returns a time in nanoseconds that stands still while any process of the machine waits for a core. For what must happen
- * within a second or two: between two calls less time passes than by the clock, and the difference is that to other work. */
+/* Returns a time in nanoseconds that stands still while any process of the machine waits for a core. For what must
+ * happen within a second or two: between two calls less time passes than by the clock, and the difference is that to
+ * other work. */
 int64_t sh_quiet_now(void);
 
 /* n repetitions; with a sanitizer a tenth of them, but at least 30 or n. */

@@ -93,8 +93,8 @@ void rules_check_released(const rules_row *row, const rules_result *r, const cha
     bool failed = row->returns == RULES_ERR ? r->err == SHOAL_ESTATE : r->pointer == NULL;
     bool told = shoal_last_error() == SHOAL_ESTATE && strncmp(text, row->name, n) == 0 &&
                 strncmp(text + n, reason, sizeof reason - 1) == 0;
-    bool clears =
-        strcmp(row->name, "shoal_tensor_release") == 0; /* never changes the last error, but writes a log line */
+    /* It never changes the last error, but writes a log line. */
+    bool clears = strcmp(row->name, "shoal_tensor_release") == 0;
     if (!failed || told == clears) {
         rules_fault(row, argument, "released, gave %s (%s: '%s')", rules_name_of(row, r),
                     shoal_err_name(shoal_last_error()), text);

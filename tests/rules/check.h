@@ -34,8 +34,8 @@ void rules_drop_results(const rules_row *row, const rules_arguments *a, const ru
 void rules_drop_arguments(const rules_row *row, const rules_arguments *a, bool succeeded);
 bool rules_has_succeeded(const rules_row *row, const rules_result *r);
 
-/* For N2: whether a pointer is a tensor, or an array of one; releases that tensor, which the test does not own any more; and
- * checks that the call reported it. */
+/* For N2: whether a pointer is a tensor, or an array of one; releases that tensor, which the test does not own any
+ * more; and checks that the call reported it. */
 bool rules_is_tensor(const rules_row *row, int n);
 void rules_release(const rules_row *row, rules_arguments *a, int n);
 void rules_check_released(const rules_row *row, const rules_result *r, const char *argument);
@@ -59,7 +59,8 @@ void rules_check_null(const rules_row *row, const rules_result *r, int n, bool e
 /* A log hook that prints nothing. */
 void rules_log_nothing(const char *line, void *context);
 
-/* Whether the outputs are as they were before the call; a result in words; and the last error set to SHOAL_OK. */
+/* Return whether the outputs are as they were before the call, and a result in words; and set the last error to
+ * SHOAL_OK. */
 bool rules_out_is_clean(void);
 const char *rules_name_of(const rules_row *row, const rules_result *r);
 void rules_clear_error(void);

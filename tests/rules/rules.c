@@ -48,8 +48,8 @@ typedef enum situation {
     ALLOCATION_FAILS,
 } situation;
 
-/* Makes one call with separate arguments. n is the pointer that is NULL or released, or the allocation that fails. Returns false if
- * there is no n-th. */
+/* Makes one call with separate arguments. n is the pointer that is NULL or released, or the allocation that fails.
+ * Returns false if there is no n-th. */
 static bool cycle(const rules_row *row, situation what, int n, const char *argument)
 {
     rules_arguments a;

@@ -6,7 +6,7 @@ for every pointer, and is expected to do in each state what the types of its han
 
 # Without rows: a blind call makes no sense. Name: the reason.
 SKIP = {
-    'shoal_init': 'takes over main; tests/ends.c and src/proc have it',
+    'shoal_init': 'takes over main; tests/death/ends.c and src/proc have it',
     'shoal_fail': 'takes a format',
     'shoal_capture_end': 'needs a GPU; src/tensor/capture_test.c has it',
     'shoal_capture_replay': 'needs a GPU; src/tensor/capture_test.c has it',

@@ -82,7 +82,7 @@ def _wait(objects: List[Any], timeout: Optional[float]) -> List[Any]:
 
 
 def _ready(obj: Any) -> bool:
-    """Whether one of ours has something to take now, or its other end is closed."""
+    """Returns whether one of ours has something to take now, or its other end is closed."""
     return obj.poll() if isinstance(obj, _shoal.Connection) else not obj.empty()
 
 

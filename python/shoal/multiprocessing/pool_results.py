@@ -42,11 +42,11 @@ class ApplyResult(_standard.ApplyResult):  # type: ignore[type-arg]
         self._cache = pool._cache
 
     def ready(self) -> bool:
-        """Whether the call has completed."""
+        """Returns whether the call has completed."""
         return self._event.is_set()
 
     def successful(self) -> bool:
-        """Whether the call completed without an exception. Raises ValueError if it has not completed."""
+        """Returns whether the call completed without an exception. Raises ValueError if it has not completed."""
         if not self.ready():
             raise ValueError(f"{self!r} not ready")
         return self._success

@@ -145,7 +145,7 @@ class Workers:
         self._bell.ring()
 
     def ready(self) -> bool:
-        """Whether a worker can run tasks now: its initializer has returned."""
+        """Returns whether a worker can run tasks now: its initializer has returned."""
         return any(self._ready[process._place] for process in self.processes)
 
     def populate(self) -> None:
@@ -250,7 +250,7 @@ class Workers:
 
 
 def _is_passing(error: Exception) -> bool:
-    """Whether a start failed only because there is too little memory, or too many processes or files, just now."""
+    """Returns whether a start failed only because there is too little memory, or too many processes or files, just now."""
     return isinstance(error, MemoryError) or isinstance(error, OSError) and (
         error.errno in _PASSING or error.errno is None and str(error).endswith(_PASSING_TEXTS))
 

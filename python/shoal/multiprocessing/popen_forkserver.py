@@ -32,7 +32,7 @@ class Popen(popen_fork.Popen):
         super().__init__(process_obj)
 
     def duplicate_for_child(self, fd: int) -> int:
-        """Notes an fd for the child and returns its index. The objects of the standard module call this."""
+        """Registers an fd for the child and returns its index. The objects of the standard module call this."""
         self.fds_to_send.append(fd)
         return len(self.fds_to_send) - 1
 

@@ -33,7 +33,7 @@ INLINE void pool_store(__m256 a0, __m256 a1, __m256 b0, __m256 b1, float *y, uin
 {
     const pooled8 p = pool8(_mm256_shuffle_ps(a0, a1, 0x88), _mm256_shuffle_ps(a0, a1, 0xdd),
                             _mm256_shuffle_ps(b0, b1, 0x88), _mm256_shuffle_ps(b0, b1, 0xdd));
-    /* The shuffles above work within halves of 128 bits; restore the order. */
+    /* The shuffles above work within halves of 128 bits. This restores the order. */
     const __m256d ordered = _mm256_permute4x64_pd(_mm256_castps_pd(p.y), 0xd8);
     const __m128i bytes = bytes8(_mm256_permute4x64_epi64(p.winner, 0xd8));
     const int32_t low = _mm_cvtsi128_si32(bytes), high = _mm_extract_epi32(bytes, 1);

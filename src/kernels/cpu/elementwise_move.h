@@ -113,7 +113,7 @@ static inline int32_t to_i32(double x)
     return x != x ? 0 : x >= 2147483647.0 ? INT32_MAX : x <= -2147483648.0 ? INT32_MIN : (int32_t)x;
 }
 
-/* The number that an element holds, … */
+/* READ: the number that an element holds. */
 #define READ_f32(v) (v)
 #define READ_f64(v) (v)
 #define READ_bf16(v) sh_bf16_to_float(v)
@@ -122,7 +122,7 @@ static inline int32_t to_i32(double x)
 #define READ_i32(v) (v)
 #define READ_u8(v) (v)
 #define READ_b8(v) ((v) != 0)
-/* … and the element that holds this number: from a float, from an integer. */
+/* FROM_FLOAT, FROM_INT: the element that holds a float or an integer. */
 #define FROM_FLOAT_f32(v) ((float)(v))
 #define FROM_FLOAT_f64(v) ((double)(v))
 #define FROM_FLOAT_bf16(v) sh_float_to_bf16((float)(v))

@@ -1,4 +1,4 @@
-/* The elementwise kernels, one element at a time; f32 functions are computed in f64. */
+/* The elementwise kernels, one element at a time. f32 functions are computed in f64. */
 #include <math.h>
 
 #define LOOP1(name, R, A, half, expression)                                                                            \

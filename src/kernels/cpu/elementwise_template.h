@@ -1,6 +1,7 @@
 /* The elementwise kernels, written once. elementwise_reference.c and elementwise_fast.c include it, and first define
  *
- *     LOOP1, LOOP2      the loop over a row: name, output type, input type, half of sh_scalar (f or i), expression in a (and b), x, y
+ *     LOOP1, LOOP2      the loop over a row: name, output type, input type, half of sh_scalar (f or i),
+ *                       expression in a (and b), x, y
  *     EXP(a) … PHI(a)   the functions, for float and double
  *     TABLE             the name of the table of kernels
  */

@@ -1,5 +1,5 @@
-/* Compiles the file that TEMPLATE names for f32 and for f64: T is the element type, and NAME(x) is f32_x or f64_x. Included
- * once for each template. */
+/* Compiles the file that TEMPLATE names for f32 and for f64: T is the element type, and NAME(x) is f32_x or f64_x.
+ * Included once for each template. */
 #define T float
 #define NAME(x) f32_##x
 #include TEMPLATE

@@ -184,7 +184,7 @@ static shoal_err backward(sh_exec *exec, int64_t rows, float *const *param, cons
                                        m->grad[1]);
 }
 
-/* Takes the step of client c with its gradients, or keeps them. */
+/* Updates the parameters of client c with its gradients, or keeps the gradients. */
 static void change(const sh_fedavg_cnn_step *s, int c, const memory *m)
 {
     for (int t = 0; t < SH_FEDAVG_CNN_TENSORS; t++) {

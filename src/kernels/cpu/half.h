@@ -1,4 +1,4 @@
-/* Conversion of bf16 and f16, kept as bits. Branch-free, so that loops over it become vector code. Compiled for a card,
+/* Conversion of bf16 and f16, kept as bits. Branch-free, so that loops over it become vector code. Compiled for a GPU,
  * too: its bits are the same. */
 #ifndef SH_KERNELS_CPU_HALF_H
 #define SH_KERNELS_CPU_HALF_H

@@ -1,6 +1,6 @@
 /* Makes two normal numbers from two random words, by Box-Muller. Uses neither fused multiply-add nor libm, so that
  * every instruction set gives the same bits; files that include this are compiled with -ffp-contract=off. Branch-free,
- * so that loops over it become vector code. A card computes the same bits (cuda/random.cu).
+ * so that loops over it become vector code. A GPU computes the same bits (cuda/random.cu).
  *
  * Polynomials: log is that of Cephes for f32 and of fdlibm for f64, on [1/√2, √2]; so are sine and cosine, on [-π/4,
  * π/4]. */

@@ -101,7 +101,7 @@ static shoal_err gradient(const sh_nll_args *args, void *dx, const void *dloss, 
     return err;
 }
 
-/* A sum over one number a row: vectors would gain nothing. */
+/* Sums one number per row, so vectors would gain nothing. */
 static shoal_err nll(sh_exec *exec, const sh_nll_args *args, void *loss, void *total, const void *log_probs)
 {
     return sh_softmax_kernels_reference.nll(exec, args, loss, total, log_probs);

@@ -1,19 +1,19 @@
 /* The CUDA twin of cpu/conv2d_reference.c; the contract is kernels/conv2d.h.
  *
- * The kernels here serve every shape and both element types: one thread computes one output, or one block one sum, in a
- * fixed order. The launchers ask conv2d_fused.cu first, which has fast kernels for small square windows in f32. */
+ * The kernels here serve every shape and both element types: each thread computes one output, or each block one sum, in
+ * a fixed order. The launchers ask conv2d_fused.cu first, which has fast kernels for small square windows in f32. */
 #include "kernels/cuda/conv2d_fused.cuh"
 
 namespace
 {
 
 constexpr int THREADS = 128;
-constexpr int64_t MOST_BLOCKS = 65535; /* in the second and third direction of a grid */
+constexpr int64_t MOST_BLOCKS = 65535; /* the limit of a grid's y and z dimensions */
 
-/* What a size may be: a loop that goes on in strides of the grid must not count beyond 31 bits. */
+/* The largest size. A loop in strides of the grid must not exceed 31 bits. */
 constexpr int64_t MOST_SIZE = INT32_MAX - MOST_BLOCKS;
 
-/* Sizes as the kernels use them: each fits in 31 bits (checked by sizes_of), products need 64. */
+/* The sizes as the kernels use them: each fits in 31 bits (checked by sizes_of), products need 64. */
 struct sizes {
     int n, in_c, in_h, in_w, out_c, kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w, dilation_h, dilation_w;
     int out_h, out_w, group_in, group_out; /* group_…: channels of one group */
@@ -51,7 +51,7 @@ __device__ T at(const sizes &s, const T *x, const T *w, const T *bias, int64_t n
     return sum;
 }
 
-/* In all kernels below, blockIdx.z runs over the images and blockIdx.y over the channels. */
+/* In all kernels below, blockIdx.z counts images and blockIdx.y channels. */
 #define FOR_IMAGES(n) for (int n = blockIdx.z; n < s.n; n += gridDim.z)
 #define FOR_CHANNELS(c, count) for (int c = blockIdx.y; c < (count); c += gridDim.y)
 #define FOR_PIXELS(p, count)                                                                                           \
@@ -100,7 +100,7 @@ __global__ void pool_relu_forward_all(sizes s, const T *x, const T *w, const T *
     }
 }
 
-/* grad [N, O, OH, OW] = the gradient of the convolution's output: zero except at the winners. */
+/* grad [N, O, OH, OW] = the gradient of the convolution's output: zero except at the pool's winners. */
 template <typename T>
 __global__ void spread_winners(sizes s, const T *grad_y, const T *drop, const uint8_t *winner, T *grad)
 {
@@ -126,7 +126,7 @@ __global__ void spread_winners(sizes s, const T *grad_y, const T *drop, const ui
     }
 }
 
-/* Whether output i of one direction reads input h with kernel element a; *out_i is that output. */
+/* Returns whether output i, in one dimension, reads input h with kernel element a, and stores i in *out_i. */
 __device__ inline bool reads(int h, int a, int pad, int dilation, int stride, int out_size, int *out_i)
 {
     const int from = h + pad - a * dilation;
@@ -134,7 +134,7 @@ __device__ inline bool reads(int h, int a, int pad, int dilation, int stride, in
     return from >= 0 && from % stride == 0 && *out_i < out_size;
 }
 
-/* SPARSE: a gradient of 0 is no winner and adds nothing, whatever the weight. */
+/* SPARSE: an output whose gradient is 0 is not a winner: it adds nothing, even if the weight is infinite or NaN. */
 template <typename T, bool SPARSE> __global__ void grad_x_all(sizes s, const T *grad, const T *w, T *grad_x)
 {
     const int64_t plane = (int64_t)s.in_h * s.in_w, out_plane = (int64_t)s.out_h * s.out_w;
@@ -167,7 +167,7 @@ template <typename T, bool SPARSE> __global__ void grad_x_all(sizes s, const T *
     }
 }
 
-/* Adds up one number of each thread; the result is in thread 0. The order is fixed. */
+/* Adds up one number per thread, in a fixed order. Only thread 0 gets the result. */
 template <typename T> __device__ T block_sum(T value)
 {
     __shared__ T part[THREADS];
@@ -184,7 +184,7 @@ template <typename T> __device__ T block_sum(T value)
     return sum;
 }
 
-/* grad_w += or =: blockIdx.x is the element of one output channel's weights, blockIdx.y the output channel. */
+/* grad_w += or =. blockIdx.x: the element among one output channel's weights; blockIdx.y: the output channel. */
 template <typename T, bool SPARSE> __global__ void grad_w_all(sizes s, const T *grad, const T *x, T *grad_w)
 {
     const int window = s.kernel_h * s.kernel_w, weights = s.group_in * window;
@@ -213,7 +213,7 @@ template <typename T, bool SPARSE> __global__ void grad_w_all(sizes s, const T *
     }
 }
 
-/* grad_bias += or =: blockIdx.y is the output channel. */
+/* grad_bias += or =. blockIdx.y: the output channel. */
 template <typename T> __global__ void grad_bias_all(sizes s, const T *grad, T *grad_bias)
 {
     const int64_t out_plane = (int64_t)s.out_h * s.out_w;
@@ -287,7 +287,7 @@ dim3 grid_of(int64_t pixels, int64_t channels, int64_t images)
                 (unsigned)(images < MOST_BLOCKS ? images : MOST_BLOCKS));
 }
 
-/* The gradients from that of the convolution's output. */
+/* Computes the gradients of x, w and the bias from the gradient of the convolution's output. */
 template <typename T, bool SPARSE>
 shoal_err backward_of(sh_exec *exec, const sizes &s, const T *grad, const T *x, const T *w, T *grad_x, T *grad_w,
                       T *grad_bias)
@@ -338,7 +338,7 @@ shoal_err run_pool_relu_backward(sh_exec *exec, const sizes &s, const T *grad_y,
     return backward_of<T, true>(exec, s, grad, x, w, grad_x, grad_w, grad_bias);
 }
 
-/* Checks c, and runs `work` for its element type with s, its sizes, unless there are no images. */
+/* Checks c. Then runs `work` for its element type with s, its sizes; does nothing if there are no images. */
 #define BY_TYPE(work, ...)                                                                                             \
     do {                                                                                                               \
         if (c->dtype != SHOAL_F32 && c->dtype != SHOAL_F64) {                                                          \
@@ -362,7 +362,7 @@ shoal_err forward(sh_exec *exec, const sh_conv2d *c, const void *x, const void *
     BY_TYPE(run_forward<T>, (const T *)x, (const T *)w, (const T *)bias, (T *)y);
 }
 
-/* The gradients of no images, where they are to be overwritten. */
+/* Without images, gradients that are overwritten (not added to) become zero. */
 shoal_err zero_gradients(sh_exec *exec, const sh_conv2d *c, void *grad_w, void *grad_bias)
 {
     const size_t size = shoal_dtype_size(c->dtype), bias = size * (size_t)c->out_c;

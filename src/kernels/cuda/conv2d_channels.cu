@@ -1,11 +1,10 @@
-/* The fused block backward for 5x5 kernels and input channels in multiples of 32: the lanes of a warp are 32 channels,
- * so all of them do the same for each winner of the pool. Otherwise as conv2d_winners.cu.
+/* The fused block backward for 5x5 kernels and input channels in multiples of 32. The 32 lanes of a warp are 32 input
+ * channels, so all lanes do the same for each winner of the pool. Otherwise as conv2d_winners.cu.
  *
- *   grad_w   a warp has an output channel. For each of its winners it loads a patch, 25 elements a lane, and adds to 25
- *            sums.
- *   grad_x   a warp has 4 windows of the pool side by side, and the 6 x 12 elements of grad_x that their patches cover in
- *            registers. For each output channel it loads 25 weights a lane; which registers a winner's patch adds to is
- *            one of four, so a jump chooses among four pieces of code. */
+ *   grad_w   One warp per output channel. For each winner, each lane loads a patch of 25 elements and adds to 25 sums.
+ *   grad_x   One warp per 4 adjacent windows of the pool. It keeps in registers the 6 x 12 elements of grad_x that
+ *            their patches cover. For each output channel, each lane loads 25 weights. A winner's patch has one of four
+ *            positions in the registers, so a jump chooses one of four pieces of code. */
 #include "kernels/cuda/conv2d_fused.cuh"
 #include "kernels/cuda/warp.cuh"
 
@@ -13,24 +12,27 @@ namespace
 {
 
 constexpr int K = 5, KK = K * K, LANES = 32;
-constexpr int PITCH =
-    LANES + 1; /* of an element's channels in shared memory, so that lanes may also run over elements */
+/* The pitch of an element's channels in shared memory. It is odd, so that lanes can also run over elements without bank
+ * conflicts. */
+constexpr int PITCH = LANES + 1;
 constexpr int MOST_WARPS = 16;
 
 struct entry {
     float g;
-    int at; /* grad_w: of the patch's corner in the padded plane. grad_x: which of the four, or SH_WINNER_DEAD */
+    /* grad_w: the offset of the patch's corner in the padded plane. grad_x: which of the four positions, or
+     * SH_WINNER_DEAD. */
+    int at;
 };
 
 /* ---- grad_w ---- */
 
 struct w_plan {
-    int slots;    /* what the images s, s + slots, ... add up to is in slot s */
-    int channels; /* output channels of a block: one a warp */
-    int64_t sums; /* floats of a slot: grad_w, then grad_bias */
+    int slots;    /* slot i has the sum over the images i, i + slots, ... */
+    int channels; /* output channels per block, one per warp */
+    int64_t sums; /* floats per slot: grad_w, then grad_bias */
 };
 
-/* Starts to copy x [32][H][W] -> to [rows * cols][PITCH], with zeros around. */
+/* Starts to copy x [32][H][W] to [rows * cols][PITCH], with zeros around it. */
 __device__ void load_turned(const sh_cuda_fused_conv &s, const float *x, float *to)
 {
     const int plane = s.in_h * s.in_w, lane = threadIdx.x % 32, warps = blockDim.x / 32;
@@ -53,7 +55,8 @@ __device__ void load_turned(const sh_cuda_fused_conv &s, const float *x, float *
     __pipeline_commit();
 }
 
-/* Lists the winners of output channel o of image n; returns how many there are, and their sum in *out_sum. One warp. */
+/* Lists the winners of output channel o of image n. Returns their number, and stores the sum of their gradients in
+ * *out_sum. Called by one warp. */
 __device__ int list_winners(const sh_cuda_fused_conv &s, int n, int o, const float *grad_y, const float *drop,
                             const uint8_t *winner, entry *list, float *out_sum)
 {
@@ -110,7 +113,7 @@ __global__ void __launch_bounds__(MOST_WARPS * 32)
             }
         }
     }
-    /* Through shared memory, so that the warp writes its 32 * 25 sums side by side. */
+    /* Goes through shared memory, so that the warp writes its 32 * 25 sums contiguously. */
     __syncthreads();
     for (int k = 0; k < KK; k++) {
         room[warp * LANES * KK + lane * KK + k] = sum[k];
@@ -127,18 +130,18 @@ __global__ void __launch_bounds__(MOST_WARPS * 32)
 
 /* ---- grad_x ---- */
 
-constexpr int WIDE = 4; /* windows of a warp: more, and their code would not fit into the nearest instruction cache */
-constexpr int TALL = K + 1, BROAD = 2 * WIDE + K - 1; /* elements of grad_x that they reach */
+constexpr int WIDE = 4; /* windows per warp; with more, the code would not fit into the innermost instruction cache */
+constexpr int TALL = K + 1, BROAD = 2 * WIDE + K - 1; /* elements of grad_x that these windows reach */
 constexpr int AT_ONCE = 16;                           /* output channels whose weights are in shared memory */
 
 struct x_plan {
-    int pieces;   /* of WIDE windows in a row */
-    int shares;   /* blocks that share an image */
-    int channels; /* output channels of each */
+    int pieces;   /* per row of windows, each of WIDE windows */
+    int shares;   /* blocks per image */
+    int channels; /* output channels per block */
     sh_divisor by_pieces;
 };
 
-/* Adds the patch of a winner whose patch begins in row ROW, column COL. */
+/* Adds the patch of a winner. The patch begins at row ROW, column COL. */
 template <int ROW, int COL> __device__ inline void add_patch(float g, const float (&w)[KK], float (&sum)[TALL][BROAD])
 {
 #pragma unroll
@@ -166,7 +169,7 @@ __device__ inline void add_windows(const entry *row, int count, const float (&w)
     }
 }
 
-/* Loads the weights of `count` output channels from `first` on, w [O, C, K, K] -> weights [count][32][KK], and starts
+/* Loads the weights of `count` output channels, from `first` on: w [O, C, K, K] to weights [count][32][KK]. Fills
  * entries [count][windows]. */
 __device__ void load_channels(const sh_cuda_fused_conv &s, int n, int first, int count, const float *w,
                               const float *grad_y, const float *drop, const uint8_t *winner, float *weights,
@@ -187,7 +190,8 @@ __device__ void load_channels(const sh_cuda_fused_conv &s, int n, int first, int
     __pipeline_wait_prior(0);
 }
 
-/* Adds the warps' registers to planes [pieces][rows][BROAD][PITCH]. Rows of windows that are three apart do not overlap. */
+/* Adds the warps' registers to planes [pieces][rows][BROAD][PITCH]. Rows of windows that are three apart do not
+ * overlap. */
 __device__ void add_to_planes(const sh_cuda_fused_conv &s, const x_plan &p, int row, int piece, int lane,
                               const float (&sum)[TALL][BROAD], float *planes)
 {
@@ -207,8 +211,8 @@ __device__ void add_to_planes(const sh_cuda_fused_conv &s, const x_plan &p, int 
     __syncthreads();
 }
 
-/* blockIdx.x: the image; blockIdx.y: the share; blockIdx.z: input channels. Each warp has a piece of a row of windows.
- * to [shares][N, C, H, W] */
+/* to [shares][N, C, H, W]. blockIdx.x: the image; blockIdx.y: the share; blockIdx.z: the input channels. Each warp has
+ * one piece of a row of windows. */
 __global__ void __launch_bounds__(MOST_WARPS * 32, 1)
     spread_winners(sh_cuda_fused_conv s, x_plan p, const float *grad_y, const float *w, const float *drop,
                    const uint8_t *winner, float *to)
@@ -240,7 +244,7 @@ __global__ void __launch_bounds__(MOST_WARPS * 32, 1)
     for (int i = threadIdx.x; i < LANES * inner; i += blockDim.x) {
         const int y = i % s.by_plane / s.by_in_w + s.pad_h, x = i % s.by_in_w + s.pad_w, last = x / (2 * WIDE);
         float all = 0;
-        /* At most two pieces reach a column. An odd output's last row or column is in no window. */
+        /* At most two pieces reach a column. If the output's size is odd, its last row or column is in no window. */
         for (int k = max(0, last - 1); k <= last && k < p.pieces && y < s.rows; k++) {
             const int col = x - k * 2 * WIDE;
             all += col < BROAD ? room[((k * s.rows + y) * BROAD + col) * PITCH + i / s.by_plane] : 0;

@@ -1,10 +1,10 @@
 /* The fused block forward, for small square kernels at stride 1 in f32. The contract is kernels/conv2d.h.
  *
- * A thread computes a strip of SW windows of the pool, so two rows of 2 * SW outputs, for one output channel: each weight
- * that it loads serves 4 * SW products. What counts is words loaded from shared memory per product, also where all lanes
- * load the same word: one for four products is as fast as the multiplications themselves. A block has one image and some
- * output channels; several threads may share a strip, each for other input channels. While some input channels are in
- * use, the next ones are on their way into shared memory. */
+ * A thread computes a strip of SW windows of the pool, which are two rows of 2 * SW outputs, for one output channel. So
+ * each weight that it loads serves 4 * SW products. The cost is the number of words loaded from shared memory per
+ * product, even where all lanes load the same word: at one word for four products, the loads are as fast as the
+ * multiplications. A block computes some output channels of one image. Several threads may share a strip, each with
+ * other input channels. While a block computes with some input channels, it copies the next ones into shared memory. */
 #include "kernels/cuda/conv2d_fused.cuh"
 
 namespace
@@ -14,17 +14,17 @@ constexpr int MOST_THREADS = 512;
 
 /* How the work of one image is divided. */
 struct plan {
-    int outs;   /* output channels of a block */
-    int across; /* strips in a row of windows */
-    int strips; /* in an image */
+    int outs;   /* output channels per block */
+    int across; /* strips per row of windows */
+    int strips; /* strips per image */
     int parts;  /* threads that share a strip */
     int chunk;  /* input channels in shared memory at a time */
-    int pitch;  /* of the padded image in shared memory */
-    int run;    /* floats from one output channel's weights to the next one's in shared memory */
-    int stage;  /* floats of one chunk in shared memory: [chunk][rows][pitch], then [outs][run] */
+    int pitch;  /* floats per row of the padded image in shared memory */
+    int run;    /* floats between the weights of two output channels in shared memory */
+    int stage;  /* floats per chunk in shared memory: [chunk][rows][pitch], then [outs][run] */
 };
 
-/* Starts to copy `channels` input channels from c on, and their weights. Each warp copies rows. */
+/* Starts to copy `channels` input channels from c on, and their weights. Each warp copies whole rows. */
 template <int KK>
 __device__ void fetch(const sh_cuda_fused_conv &s, const plan &p, const float *x, const float *w, int first, int c,
                       int channels, float *to)
@@ -73,8 +73,8 @@ __device__ inline void add_channel(const float *patch, int pitch, const float *w
     }
 }
 
-/* Adds the sums of the threads that share a strip, in the order of their parts; part 0 gets the result. A thread that has
- * no strip is part -1. */
+/* Adds up the sums of the threads that share a strip, in the order of their parts. Part 0 gets the result. A thread
+ * without a strip passes -1 as its part. */
 template <int SW> __device__ void add_parts(const plan &p, int at, int part, float *room, float (&sum)[2][2 * SW])
 {
     const int all = p.outs * p.strips;
@@ -93,8 +93,8 @@ template <int SW> __device__ void add_parts(const plan &p, int at, int part, flo
     }
 }
 
-/* blockIdx.x: which output channels; blockIdx.y: the image. threadIdx.x = (part * outs + out) * strips + strip: the
- * lanes of a warp read the same input channel. The last warp may have threads beyond, which only copy. */
+/* blockIdx.x: the group of output channels; blockIdx.y: the image. threadIdx.x = (part * outs + out) * strips + strip,
+ * so the lanes of a warp read the same input channel. The last warp may have surplus threads, which only copy. */
 template <int K, int SW>
 __global__ void __launch_bounds__(MOST_THREADS, 1)
     forward(sh_cuda_fused_conv s, plan p, const float *x, const float *w, const float *bias, const float *drop,
@@ -114,7 +114,7 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
         const float *const image = room + turn * p.stage, *const weights = image + p.chunk * s.rows * p.pitch;
         const int next = c + p.chunk, channels = min(p.chunk, s.in_c - c);
         __pipeline_wait_prior(0);
-        __syncthreads(); /* the chunk is there; all have left the one before */
+        __syncthreads(); /* the chunk has arrived, and no thread reads the one before */
         if (next < s.in_c) {
             fetch<K * K>(s, p, x, w, first, next, min(p.chunk, s.in_c - next), room + (turn ^ 1) * p.stage);
         }
@@ -124,10 +124,10 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
         }
     }
     if (p.parts > 1) {
-        __syncthreads(); /* the room is free */
+        __syncthreads(); /* all threads have read the last chunk */
         add_parts<SW>(p, out * p.strips + strip, works ? part : -1, room, sum);
     }
-    __syncthreads(); /* the room is free, again */
+    __syncthreads(); /* all threads have read the sums */
     float *const maxima = room;
     uint8_t *const winners = (uint8_t *)(room + p.outs * s.windows);
     const int to = (out * s.pooled_h + row) * s.pooled_w + left;
@@ -145,7 +145,8 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
         }
     }
     __syncthreads();
-    /* What the block has computed is contiguous. Lanes side by side: stores of a few bytes each are slow. */
+    /* The block's results are contiguous. Adjacent lanes write adjacent elements: separate stores of a few bytes would
+     * be slow. */
     const int64_t begin = ((int64_t)n * s.out_c + first) * s.windows;
     const int count = min(p.outs, s.out_c - first) * s.windows;
     for (int i = threadIdx.x; i < count; i += blockDim.x) {
@@ -154,8 +155,8 @@ __global__ void __launch_bounds__(MOST_THREADS, 1)
     }
 }
 
-/* The number of output channels in a block that keeps the busiest multiprocessor least busy; about that, if more makes
- * fewer blocks. */
+/* Returns the number of output channels per block that gives the busiest multiprocessor the least work. Accepts about a
+ * sixteenth more work if that makes fewer blocks. */
 int outs_of(const sh_cuda_fused_conv &s, int most)
 {
     int best = 1, least = INT32_MAX;
@@ -169,7 +170,7 @@ int outs_of(const sh_cuda_fused_conv &s, int most)
     return best;
 }
 
-/* At most `parts` threads share a strip. */
+/* Plans with at most `parts` threads per strip. */
 plan plan_with(const sh_cuda_fused_conv &s, int sw, int parts, size_t *out_bytes)
 {
     plan p;
@@ -180,8 +181,7 @@ plan plan_with(const sh_cuda_fused_conv &s, int sw, int parts, size_t *out_bytes
     const int blocks = s.n * sh_ceil_div(s.out_c, p.outs), threads = blocks > SH_MULTIPROCESSORS ? 224 : 384;
     p.parts = max(1, min(min(sh_ceil_div(s.in_c, 2), parts), threads / (p.outs * p.strips)));
     p.parts = sh_ceil_div(s.in_c, sh_ceil_div(s.in_c, p.parts));
-    const int channel = s.rows * p.pitch + p.outs * s.kernel * s.kernel,
-              room = 24 << 10; /* bytes that a chunk may take */
+    const int channel = s.rows * p.pitch + p.outs * s.kernel * s.kernel, room = 24 << 10; /* bytes of a chunk */
     p.chunk = max(1, min(sh_ceil_div(s.in_c, p.parts), room / (channel * 4 * p.parts))) * p.parts;
     p.run = p.chunk * s.kernel * s.kernel | 1;
     p.stage = (p.chunk * s.rows * p.pitch + p.outs * p.run + 3) / 4 * 4;
@@ -192,7 +192,8 @@ plan plan_with(const sh_cuda_fused_conv &s, int sw, int parts, size_t *out_bytes
     return p;
 }
 
-/* The threads that share a strip have a channel each in shared memory: of large images, fewer fit. */
+/* Each of the threads that share a strip has a channel of its own in shared memory, so large images allow fewer of
+ * them. */
 plan plan_of(const sh_cuda_fused_conv &s, int sw, size_t *out_bytes)
 {
     plan p = plan_with(s, sw, MOST_THREADS, out_bytes);
@@ -202,7 +203,7 @@ plan plan_of(const sh_cuda_fused_conv &s, int sw, size_t *out_bytes)
     return p;
 }
 
-/* The strip that fits the rows of windows best; of equal ones the longest. */
+/* Returns the length of strip that wastes least of a row of windows; among equal ones the longest. */
 int strip_of(const sh_cuda_fused_conv &s)
 {
     int best = 4;
@@ -241,7 +242,7 @@ shoal_err run_kernel(sh_exec *exec, const sh_cuda_fused_conv &s, const float *x,
     }
 }
 
-/* The least pitch with which the elements of a patch are in different banks of shared memory. */
+/* Returns the smallest pitch at which the elements of a patch are in different banks of shared memory. */
 int pitch_of(const sh_cuda_fused_conv &s)
 {
     for (int pitch = s.cols;; pitch++) {
@@ -268,7 +269,7 @@ bool sh_cuda_fused_conv_of(const sh_conv2d *c, sh_cuda_fused_conv *out)
                        c->dilation_h == 1 && c->dilation_w == 1 && c->kernel_h == c->kernel_w &&
                        (c->kernel_h == 3 || c->kernel_h == 5);
     const int64_t pooled_h = sh_conv2d_out_h(c) / 2, pooled_w = sh_conv2d_out_w(c) / 2;
-    /* Sizes beyond these are left to the plain kernels, which have no limits. */
+    /* Larger sizes are left to the plain kernels, which have no limits. */
     if (!plain || pooled_h * pooled_w > 512 || c->in_c > 4096 || c->out_c > 4096 || c->n > 65535 || c->in_h > 256 ||
         c->in_w > 256) {
         return false;

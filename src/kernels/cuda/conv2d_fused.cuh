@@ -1,9 +1,9 @@
 /* Shared by the kernels of the fused block: convolution, dropout of channels, 2x2 max-pool, relu.
  *
- *   conv2d.cu          every shape and type: the plain kernels
- *   conv2d_fused.cu    forward, small square kernels at stride 1 in f32
- *   conv2d_winners.cu  backward from the winners of the pool alone, for the same shapes
- *   conv2d_channels.cu the same, where input channels come in multiples of 32 */
+ *   conv2d.cu           every shape and type: the plain kernels
+ *   conv2d_fused.cu     forward, for small square kernels at stride 1 in f32
+ *   conv2d_winners.cu   backward from the winners of the pool alone, for the same shapes
+ *   conv2d_channels.cu  the same, if the input channels are a multiple of 32 */
 #ifndef SH_KERNELS_CUDA_CONV2D_FUSED_CUH
 #define SH_KERNELS_CUDA_CONV2D_FUSED_CUH
 
@@ -11,12 +11,12 @@
 
 #include <cuda_pipeline.h>
 
-/* The shared memory of one block. */
+/* The most shared memory that one block uses. */
 constexpr size_t SH_SHARED_MOST = 96 << 10;
 static_assert(SH_SHARED_MOST <= SH_SHARED_EVERYWHERE, "every GPU has this much");
 
-/* Divides small numbers by one that is known at the launch: a multiplication instead of the many instructions of a
- * division. Exact while the product of both is below 2^31. */
+/* Divides small numbers by a number that is known at the launch: by one multiplication, instead of the many
+ * instructions of a division. Exact while the product of both is below 2^31. */
 struct sh_divisor {
     int by;
     unsigned factor;
@@ -37,7 +37,7 @@ __device__ inline int operator%(int x, const sh_divisor &d)
     return x - x / d * d.by;
 }
 
-/* The sizes that the fast kernels use. The padded image is only as large as the pool's windows need. */
+/* The sizes as the fast kernels use them. The padded image is only as large as the pool's windows need. */
 struct sh_cuda_fused_conv {
     int n, in_c, in_h, in_w, out_c, kernel, pad_h, pad_w;
     int pooled_h, pooled_w, windows; /* windows = pooled_h * pooled_w */
@@ -46,14 +46,14 @@ struct sh_cuda_fused_conv {
     sh_divisor by_pooled_w, by_windows, by_rows, by_in_w, by_plane; /* by_plane: in_h * in_w */
 };
 
-/* Whether the fast kernels serve c; then fills *out. */
+/* Returns whether the fast kernels serve c. If so, fills *out. */
 bool sh_cuda_fused_conv_of(const sh_conv2d *c, sh_cuda_fused_conv *out);
 
-/* Whether two input channels fit in shared memory. */
+/* Returns whether two input channels fit into shared memory. */
 bool sh_cuda_fused_conv_forward_fits(const sh_cuda_fused_conv &s);
 shoal_err sh_cuda_fused_conv_forward(sh_exec *exec, const sh_cuda_fused_conv &s, const float *x, const float *w,
                                      const float *bias, const float *drop, float *y, uint8_t *winner);
-/* Whether one image fits in shared memory. */
+/* Returns whether one image fits into shared memory. */
 bool sh_cuda_fused_conv_backward_fits(const sh_cuda_fused_conv &s);
 shoal_err sh_cuda_fused_conv_backward(sh_exec *exec, const sh_cuda_fused_conv &s, const float *grad_y, const float *x,
                                       const float *w, const float *drop, const uint8_t *winner, float *grad_x,
@@ -64,8 +64,9 @@ shoal_err sh_cuda_fused_conv_channels_backward(sh_exec *exec, const sh_cuda_fuse
                                                const float *x, const float *w, const float *drop, const uint8_t *winner,
                                                float *grad_x, float *grad_w, float *grad_bias);
 
-/* Sums that blocks left in scratch memory. slots [slot_count][sums]: their sum is added to grad_w, the first `weights` of
- * sums, and grad_bias, the rest (or overwrites them); either may be NULL. shares [share_count][x_count]: their sum is grad_x. */
+/* Sums that blocks left in scratch memory. slots [slot_count][sums]: their sum is added to grad_w (the first `weights`
+ * of `sums`) and to grad_bias (the rest), or overwrites them; either may be NULL. shares [share_count][x_count]: their
+ * sum is grad_x. */
 struct sh_cuda_fused_conv_sums {
     const float *slots;
     int slot_count;
@@ -78,7 +79,7 @@ struct sh_cuda_fused_conv_sums {
     bool overwrite;
 };
 
-/* Adds these up, in a fixed order. */
+/* Adds up these sums in a fixed order. */
 shoal_err sh_cuda_fused_conv_add(sh_exec *exec, const sh_cuda_fused_conv_sums &sums);
 
 template <typename T> struct sh_pooled {
@@ -86,7 +87,8 @@ template <typename T> struct sh_pooled {
     uint8_t winner;
 };
 
-/* The first maximum of v0 v1 above v2 v3, and relu of it. NaN is greater than all numbers, and the last NaN wins. */
+/* Returns relu of the maximum of v0 v1 above v2 v3, and which of them it is. Of equal ones the first wins; NaN is
+ * greater than all numbers, and of several NaN the last wins. */
 template <typename T> __device__ inline sh_pooled<T> sh_pool_relu(T v0, T v1, T v2, T v3)
 {
     T best = v0;
@@ -104,8 +106,8 @@ template <typename T> __device__ inline sh_pooled<T> sh_pool_relu(T v0, T v1, T 
     return {dead ? 0 : best, (uint8_t)(dead ? SH_WINNER_DEAD : which)};
 }
 
-/* Starts to copy `channels` planes of an image into shared memory, with zeros around them; __pipeline_commit must follow.
- * All threads of the block call it. A warp copies a row. */
+/* Starts to copy `channels` planes of an image into shared memory, with zeros around them. __pipeline_commit must
+ * follow. All threads of the block call it. Each warp copies whole rows. */
 __device__ inline void sh_cuda_fused_conv_fetch(const sh_cuda_fused_conv &s, const float *x, int channels, int pitch,
                                                 float *to)
 {

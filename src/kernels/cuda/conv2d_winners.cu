@@ -1,13 +1,13 @@
-/* The fused block backward, from the winners of the pool alone: at most a quarter of the convolution's outputs have a
- * gradient, less after relu and dropout. The contract is kernels/conv2d.h; the shapes are those of conv2d_fused.cu.
+/* The fused block backward, computed from the pool's winners alone: at most a quarter of the convolution's outputs have
+ * a gradient, fewer after relu and dropout. The contract is kernels/conv2d.h; the shapes are those of conv2d_fused.cu.
  *
- * A block has one image. It first lists the winners of each output channel in shared memory: their gradient, and where
- * their patch of the padded image begins. Then the lanes of a warp are the elements of the kernel:
+ * A block has one image. It first lists the winners of each output channel in shared memory: the gradient, and the
+ * offset of the patch in the padded image. Then each lane of a warp takes one element of the kernel:
  *
- *   grad_w   a warp has an output channel and a few input channels: sum over the list of g * patch
- *   grad_x   a warp has an input channel and some output channels: it adds g * w to patches of its own plane
+ *   grad_w   One warp per output channel and a few input channels: the sum of g * patch over the list.
+ *   grad_x   One warp per input channel and some output channels: adds g * w to the patches of its own plane.
  *
- * grad_w and grad_bias are summed over the images by a second kernel. All orders are fixed. */
+ * A second kernel adds up grad_w and grad_bias over the images. All sums have a fixed order. */
 #include "kernels/cuda/conv2d_fused.cuh"
 #include "kernels/cuda/warp.cuh"
 
@@ -15,24 +15,24 @@ namespace
 {
 
 constexpr int WARPS = 16, THREADS = WARPS * 32;
-constexpr int AHEAD = 8; /* loads of one lane that are under way together */
+constexpr int AHEAD = 8; /* loads per lane that are in flight together */
 constexpr int MOST_SLOTS = 128;
 
 struct entry {
     float g;
-    int at; /* of the patch's corner in the padded plane */
+    int at; /* offset of the patch's corner in the padded plane */
 };
 
-/* How the work is divided. A slot is what the images s, s + slots, s + 2 * slots, ... add up to. */
+/* How the work is divided. Slot i has the sum over the images i, i + slots, i + 2 * slots, ... */
 struct plan {
     int slots;
-    int w_parts, w_channels; /* blocks for grad_w, and output channels of each */
-    int x_parts, x_channels; /* blocks for grad_x, and input channels of each, at most WARPS */
-    int x_shares;            /* warps that share an input channel */
+    int w_parts, w_channels; /* blocks for grad_w, and output channels per block */
+    int x_parts, x_channels; /* blocks for grad_x, and input channels per block, at most WARPS */
+    int x_shares;            /* warps per input channel */
     int listed;              /* output channels whose lists are in shared memory at a time */
-    int64_t sums;            /* floats of a slot: grad_w, then grad_bias */
-    sh_divisor by_chunks;    /* of 32 windows */
-    sh_divisor by_tasks;     /* of input channels for grad_w */
+    int64_t sums;            /* floats per slot: grad_w, then grad_bias */
+    sh_divisor by_chunks;    /* chunks of 32 windows */
+    sh_divisor by_tasks;     /* tasks of `ct` input channels for grad_w */
 };
 
 /* Lists the winners of `count` output channels from `first` on: list [count][windows], length [count]. If bias is not
@@ -89,7 +89,7 @@ __device__ void list_winners(const sh_cuda_fused_conv &s, const plan &p, int n, 
     }
 }
 
-/* grad_w of the listed output channels, CT input channels at a time. */
+/* Adds grad_w of the listed output channels, for CT input channels at a time. */
 template <int K, int CT>
 __device__ void sum_patches(const sh_cuda_fused_conv &s, const plan &p, int first, int count, const float *image,
                             const entry *list, const int *length, float *to, bool add)
@@ -124,7 +124,7 @@ __device__ void sum_patches(const sh_cuda_fused_conv &s, const plan &p, int firs
     }
 }
 
-/* Adds what the listed output channels give to this warp's plane of grad_x, which is input channel c's. */
+/* Adds what the listed output channels contribute to this warp's plane of grad_x, that of input channel c. */
 template <int K>
 __device__ void add_patches(const sh_cuda_fused_conv &s, const plan &p, int first, int count, int c, int share,
                             const float *w, const entry *list, const int *length, float *plane)
@@ -195,7 +195,8 @@ __device__ void backward_x(const sh_cuda_fused_conv &s, const plan &p, const flo
             const int c_here = i / s.by_plane, row = i % s.by_plane / s.by_in_w + s.pad_h,
                       col = i % s.by_in_w + s.pad_w;
             float sum = 0;
-            /* The last row or column of an odd output is in no window, so nothing may be known beyond the planes. */
+            /* If the output's size is odd, its last row or column is in no window: there is nothing to read beyond the
+             * planes. */
             for (int k = 0; k < p.x_shares && row < s.rows && col < s.cols; k++) {
                 sum += planes[(c_here * p.x_shares + k) * size + row * s.pitch + col];
             }
@@ -205,7 +206,7 @@ __device__ void backward_x(const sh_cuda_fused_conv &s, const plan &p, const flo
     }
 }
 
-/* blockIdx.x: the slot; blockIdx.y: a part of grad_w, or behind these one of grad_x. */
+/* blockIdx.x: the slot; blockIdx.y: the part, first those of grad_w, then those of grad_x. */
 template <int K, int CT>
 __global__ void __launch_bounds__(THREADS, 2)
     backward(sh_cuda_fused_conv s, plan p, const float *grad_y, const float *x, const float *w, const float *drop,
@@ -222,7 +223,8 @@ __global__ void __launch_bounds__(THREADS, 2)
     }
 }
 
-/* A thread sums every ADDERS-th slot, then the first of them adds these. Blocks behind those of the slots add shares. */
+/* Each thread sums every ADDERS-th slot, and the first of them adds up these sums. Blocks after those for the slots add
+ * up the shares. */
 constexpr int ADDERS = 8;
 
 __global__ void __launch_bounds__(32 * ADDERS) add(sh_cuda_fused_conv_sums a, int slot_blocks)
@@ -265,7 +267,7 @@ size_t plan_bytes(const sh_cuda_fused_conv &s, const plan &p)
     return lists + sizeof(float) * (size_t)planes * s.rows * s.pitch;
 }
 
-/* Few images: several blocks for each, with some channels. Many images: one block an image for each gradient. */
+/* With few images, each has several blocks with some channels each. With many, each has one block per gradient. */
 plan plan_of(const sh_cuda_fused_conv &s, int ct, bool for_w, bool for_x)
 {
     plan p = {};

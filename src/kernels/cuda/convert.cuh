@@ -1,4 +1,4 @@
-/* How an element of each dtype is stored, and conversion between any two, as the contract of copy says. */
+/* How an element of each dtype is stored, and conversion between any two dtypes, as the contract of copy says. */
 #ifndef SH_KERNELS_CUDA_CONVERT_CUH
 #define SH_KERNELS_CUDA_CONVERT_CUH
 
@@ -6,7 +6,8 @@
 
 #include <shoal/dtype.h>
 
-/* An element's number is a float, a double or an int64_t. These functions turn it into what another dtype needs. */
+/* An element is computed with as a float, a double or an int64_t: its number. These functions convert it to the number
+ * of another dtype. */
 
 SH_BOTH static inline float sh_as_float(float x)
 {
@@ -59,7 +60,7 @@ SH_BOTH static inline int32_t sh_as_i32(float x)
     return sh_as_i32((double)x);
 }
 
-/* type: what memory holds. get: its number. put: the element for a number of any kind. */
+/* type: what is in memory. get: its number. put: the element for a number of any kind. */
 template <shoal_dtype> struct sh_element;
 
 #define SH_ELEMENT(dtype, held, number, read, written)                                                                 \

@@ -1,5 +1,5 @@
-/* Loops over strided views on a card. The host sorts and merges the dimensions (cpu/iter.h); a thread finds the place of
- * its elements by division. */
+/* Loops over strided views on a card. The host sorts and merges the dimensions (cpu/iter.h). A thread finds the places
+ * of its elements by division. */
 #ifndef SH_KERNELS_CUDA_ELEMENT_CUH
 #define SH_KERNELS_CUDA_ELEMENT_CUH
 
@@ -44,8 +44,8 @@ SH_BOTH static inline uint32_t sh_divide(uint32_t n, sh_divider by)
     return ((uint32_t)((uint64_t)n * by.factor >> 32) + n) >> by.shift;
 }
 
-/* The same for numbers up to 2^53: those that need more than 31 bits are multiplied by 1 / divisor in f64, which is off
- * by one at most. */
+/* The same for numbers up to 2^53. Numbers of more than 31 bits are multiplied by 1 / divisor in f64, which is off by
+ * one at most. */
 typedef struct sh_wide_divider {
     int64_t divisor;
     double inverse;
@@ -72,8 +72,8 @@ SH_BOTH static inline int64_t sh_wide_divide(int64_t n, const sh_wide_divider &b
 
 /* ---- loops ---- */
 
-/* Returns whether every view can be read and written in packs of `width` elements that are adjacent, or all the same
- * (stride 0). sizes are those of an element of each view. */
+/* Returns whether every view can be accessed in packs of `width` elements that are adjacent, or all the same (stride
+ * 0). sizes has the element size of each view. */
 static inline bool sh_loop_packs(const sh_iter *it, const size_t sizes[], int width)
 {
     int32_t last = it->ndim - 1;
@@ -97,7 +97,7 @@ static inline bool sh_loop_packs(const sh_iter *it, const size_t sizes[], int wi
     return true;
 }
 
-/* What a kernel gets: a walk over N views in packs of V elements. */
+/* The argument of a kernel: a walk over N views in packs of V elements. */
 template <int N> struct sh_loop {
     uint32_t count; /* elements */
     uint32_t packs; /* of V elements; if ndim is 1, the last one may be shorter */
@@ -107,7 +107,7 @@ template <int N> struct sh_loop {
     int64_t strides[N][SH_MAX_DIMS]; /* in bytes; the last one from pack to pack */
     char *data[N];
 
-    /* The place of pack i in each view. */
+    /* Stores the place of pack i in each view. */
     __device__ __forceinline__ void at(uint32_t i, char *(&place)[N]) const
     {
         for (int v = 0; v < N; v++) {
@@ -125,14 +125,14 @@ template <int N> struct sh_loop {
         }
     }
 
-    /* The number of elements of pack i. */
+    /* Returns the number of elements of pack i. */
     template <int V> __device__ __forceinline__ int lanes(uint32_t i) const
     {
         return V == 1 || i * V + V <= count ? V : (int)(count - i * V);
     }
 };
 
-/* The packs of a loop, each once over the whole grid. */
+/* Visits each pack of a loop once over the whole grid. */
 #define SH_FOR_PACKS(i, loop)                                                                                          \
     for (uint32_t i = blockIdx.x * blockDim.x + threadIdx.x; i < (loop).packs; i += gridDim.x * blockDim.x)
 
@@ -145,7 +145,7 @@ template <class T, int V> struct alignas(sizeof(T) * V) sh_pack {
     T x[V];
 };
 
-/* Reads the first `lanes` elements of a pack of view v; the others become 0. */
+/* Reads the first `lanes` elements of a pack of view v. The others become 0. */
 template <class T, int V, int N>
 __device__ __forceinline__ void sh_load(const sh_loop<N> &loop, int v, const char *place, int lanes, T (&out)[V])
 {
@@ -195,7 +195,7 @@ template <int V, class T> static __device__ __forceinline__ bool sh_is_pack(cons
     return left >= V && (uintptr_t)p % (sizeof(T) * V) == 0;
 }
 
-/* Writes pack i, as far as the array goes; in one piece if the memory allows it. */
+/* Writes pack i, up to the end of the array; in one access if the alignment allows it. */
 template <class T, int V> static __device__ __forceinline__ void sh_put(T *array, int64_t i, int64_t n, const T (&x)[V])
 {
     T *to = array + i * V;
@@ -211,7 +211,7 @@ template <class T, int V> static __device__ __forceinline__ void sh_put(T *array
     }
 }
 
-/* Reads it; what lies behind the end is 0. */
+/* Reads pack i. Elements behind the end become 0. */
 template <class T, int V> static __device__ __forceinline__ void sh_get(const T *array, int64_t i, int64_t n, T (&x)[V])
 {
     const T *from = array + i * V;
@@ -250,8 +250,8 @@ template <int N> static sh_loop<N> sh_loop_make(const sh_iter *it, uint32_t coun
     return loop;
 }
 
-/* Calls launch(loop) for the views, in packs of width; for each of its pieces if there are 2^30 elements or more, so
- * that a kernel can count in 32 bits. Does nothing if they are empty. */
+/* Calls launch(loop) for the views, in packs of width. If there are 2^30 elements or more, calls it for pieces, so that
+ * a kernel can count in 32 bits. Does nothing if there are none. */
 template <int N, class Launch> static shoal_err sh_loop_run(const sh_iter *it, int width, Launch launch)
 {
     int64_t count = 1;
@@ -266,7 +266,7 @@ template <int N, class Launch> static shoal_err sh_loop_run(const sh_iter *it, i
     }
     sh_iter half = *it;
     int32_t d = 0;
-    while (it->shape[d] == 1) { /* what earlier halves have left of it */
+    while (it->shape[d] == 1) { /* dimensions that earlier halving has reduced to 1 */
         d++;
     }
     int64_t first = it->shape[d] / 2;

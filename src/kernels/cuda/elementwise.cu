@@ -2,7 +2,7 @@
 #include "kernels/cuda/elementwise_move.cuh"
 #include "kernels/cuda/elementwise_ops.cuh"
 
-/* A bool's byte other than 0 counts as 1; after that, bools are numbers of u8. */
+/* Every byte of a bool except 0 counts as 1. After this, bools are numbers of type u8. */
 template <class T, int V> __device__ __forceinline__ void as_bools(T (&x)[V])
 {
     for (int k = 0; k < V; k++) {

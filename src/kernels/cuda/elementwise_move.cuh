@@ -1,4 +1,4 @@
-/* fill, where and copy: the twin of cpu/elementwise_move.h. elementwise.cu includes it. */
+/* fill, where and copy: the twin of cpu/elementwise_move.h. Included by elementwise.cu. */
 #include "kernels/cuda/convert.cuh"
 #include "kernels/cuda/element.cuh"
 #include "kernels/elementwise.h"
@@ -201,8 +201,8 @@ template <class T> static shoal_err move_size(sh_exec *exec, const sh_iter *it)
     });
 }
 
-/* Between views of one dtype: moves bits, which keeps every NaN. A kernel is faster than cudaMemcpyAsync at the sizes of
- * our models: 3 us instead of 4.7 for 1.66 million f32, and half the time on the host. */
+/* Copies between views of one dtype. It moves bits, which keeps every NaN. A kernel is faster than cudaMemcpyAsync at
+ * the sizes of our models: 3 us instead of 4.7 for 1.66 million f32, and half the time on the host. */
 static shoal_err move(sh_exec *exec, size_t size, const sh_iter *it)
 {
     switch (size) {
@@ -224,7 +224,7 @@ static shoal_err copy(sh_exec *exec, const sh_view *out, const sh_view *a)
     if (err) {
         return err;
     }
-    /* A copy of bools makes every byte other than 0 a 1. */
+    /* A copy of bools turns every byte except 0 into 1. */
     return a->dtype == out->dtype && a->dtype != SHOAL_B8 ? move(exec, shoal_dtype_size(a->dtype), &it)
                                                           : convert(exec, &it, out->dtype, a->dtype);
 }

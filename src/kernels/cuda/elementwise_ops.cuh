@@ -1,5 +1,5 @@
-/* What the elementwise ops compute, for packs of V elements. One switch for all ops of a dtype keeps the library small:
- * all threads of a launch take the same way through it. */
+/* What the elementwise ops compute, for packs of V elements. One switch for all ops of a dtype keeps the library small;
+ * all threads of a launch take the same branch. */
 #ifndef SH_KERNELS_CUDA_ELEMENTWISE_OPS_CUH
 #define SH_KERNELS_CUDA_ELEMENTWISE_OPS_CUH
 
@@ -55,7 +55,7 @@ template <class T> SH_BOTH static inline T clamp(T a, T x, T y)
     return above > y ? y : above;
 }
 
-/* Exact to the end of the range: exp never overflows. */
+/* Exact to the ends of the range: exp never overflows. */
 template <class T> SH_BOTH static inline T sigmoid(T a)
 {
     T e = exp(a > 0 ? -a : a), r = 1 / (1 + e);
@@ -138,7 +138,7 @@ template <class T, int V> SH_BOTH static inline void integer_one(int op, T x, T 
     }
 }
 
-/* ---- two inputs; for gradients a is g and b is the saved view, x and y are p and q ---- */
+/* ---- two inputs. For gradients, a is g and b is the saved view; x and y are p and q ---- */
 
 template <class T, int V>
 SH_BOTH static inline void float_two(int op, T x, T y, const T (&in)[V], const T (&other)[V], T (&out)[V])

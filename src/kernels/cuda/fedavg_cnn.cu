@@ -1,7 +1,8 @@
-/* A step of fedavg-cnn for several clients; the contract is kernels/fedavg_cnn.h, the parts are in fedavg_cnn.cuh.
+/* A step of fedavg-cnn for several clients. The contract is kernels/fedavg_cnn.h; fedavg_cnn.cuh describes the parts.
  *
- * A lane is a channel of conv1, so what it reads and writes lies side by side, and all lanes read the same pixels from
- * shared memory. The last launch adds up the parts of the gradients of the convolutions and takes their step. */
+ * Each lane is a channel of conv1. So adjacent lanes read and write adjacent elements, and all lanes read the same
+ * pixels from shared memory. The last launch adds up the partial gradients of the convolutions and updates their
+ * parameters. */
 #include "kernels/cuda/conv2d_fused.cuh"
 #include "kernels/cuda/fedavg_cnn.cuh"
 #include "kernels/cuda/warp.cuh"
@@ -11,11 +12,12 @@ namespace
 
 static_assert(SH_CLOSED == SH_WINNER_DEAD, "sh_pool_relu");
 
-constexpr int WARPS1 = 7, THREADS1 = 32 * WARPS1; /* a warp a pair of windows of a row */
-constexpr int PITCH = 36; /* of an image in shared memory; the winners of a window lie in 4 banks */
+constexpr int WARPS1 = 7, THREADS1 = 32 * WARPS1; /* one warp per pair of windows of a row */
+/* Floats per row of an image in shared memory. With this pitch the winners of a window are in 4 different banks. */
+constexpr int PITCH = 36;
 constexpr int SUMS1 = SH_W1 + 32, SUMS2 = SH_W2 + 64;
 
-/* Image n's number in the data set; -1: the batch has no such row. */
+/* Returns the number of image n in the data set, or -1 if the batch has no such row. */
 __device__ int64_t sample_of(const sh_fedavg_cnn_step &s, int n)
 {
     int c = n / (int)s.batch, row = n % (int)s.batch;
@@ -23,7 +25,7 @@ __device__ int64_t sample_of(const sh_fedavg_cnn_step &s, int n)
     return at < s.counts[c] ? s.order[c * s.order_stride + at] : -1;
 }
 
-/* Rows first to first + count - 1 of the image with its border of 2, which is 0; all of it is 0 if there is no image. */
+/* Loads rows first to first + count - 1 of the image with its border of 2 zeros. If there is no image, all is 0. */
 __device__ void load_rows(const sh_fedavg_cnn_step &s, int n, int first, int count, float *x)
 {
     int64_t sample = sample_of(s, n);
@@ -46,7 +48,7 @@ __device__ void load_rows(const sh_fedavg_cnn_step &s, int n, int first, int cou
     }
 }
 
-/* Two windows side by side: v has 2 rows of 4 outputs. */
+/* Computes two adjacent windows: v has 2 rows of 4 outputs. */
 __device__ void convolve(float v[2][4], const float w[25], const float *x)
 {
 #pragma unroll
@@ -65,7 +67,7 @@ __device__ void convolve(float v[2][4], const float w[25], const float *x)
     }
 }
 
-/* The zeros around x1, beside and above and below the rows that this block has. */
+/* Writes the zeros around x1: on both sides, and above and below the rows of this block. */
 __device__ void write_border(const sh_fedavg_cnn_memory &m, int n, int first, int rows)
 {
     int begin = first == 0 ? 0 : first + 2, end = first + rows == 14 ? 18 : first + rows + 2;
@@ -78,8 +80,8 @@ __device__ void write_border(const sh_fedavg_cnn_memory &m, int n, int first, in
     }
 }
 
-/* conv1, pool, relu. A block has `rows` rows of windows: 14 / rows blocks an image, in one direction of the grid, because a
- * batch may have more images than the others hold. */
+/* conv1, pool, relu. A block has `rows` rows of windows, so an image has 14 / rows blocks. Images and blocks share the
+ * grid's x dimension, because a batch may have more images than the others can hold. */
 __global__ void __launch_bounds__(THREADS1)
     conv1_forward(const sh_fedavg_cnn_step s, const sh_fedavg_cnn_memory m, int rows)
 {
@@ -116,8 +118,8 @@ __global__ void __launch_bounds__(THREADS1)
     }
 }
 
-/* A part of the gradient of conv1's weight and bias: units [part * units / parts, (part + 1) * units / parts) of client
- * blockIdx.y, a unit being `rows` rows of windows of an image. */
+/* Computes one part of the gradient of conv1's weight and bias: units part * units / parts to (part + 1) * units /
+ * parts - 1 of client blockIdx.y. A unit is `rows` rows of windows of an image. */
 __global__ void __launch_bounds__(THREADS1)
     conv1_gradient(const sh_fedavg_cnn_step s, const sh_fedavg_cnn_memory m, int rows)
 {
@@ -164,8 +166,8 @@ __global__ void __launch_bounds__(THREADS1)
 
 constexpr int THREADS = 256;
 
-/* Adds up `count` parts of the gradients of tensors t and t + 1 and takes their step. A block has COLUMNS groups of 4
- * parameters; a column of threads adds every (THREADS / COLUMNS)-th part. */
+/* Adds up `count` partial gradients of tensors t and t + 1 and updates the parameters. A block has COLUMNS groups of 4
+ * parameters; each thread of a column adds every (THREADS / COLUMNS)-th part. */
 template <int COLUMNS>
 __device__ void add_parts(const sh_fedavg_cnn_step &s, const float *parts, int count, int block, int t, int weights,
                           int all, float4 shared[THREADS])
@@ -198,7 +200,7 @@ __device__ void add_parts(const sh_fedavg_cnn_step &s, const float *parts, int c
     }
 }
 
-/* Adds the loss, and counts the samples: nobody else reads these in this launch. */
+/* Adds the loss, and counts the samples. No other block reads these in this launch. */
 __device__ void count_on(const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memory &m, float4 shared[THREADS])
 {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -234,7 +236,7 @@ __device__ void count_on(const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memory
 constexpr int COLUMNS1 = 16, COLUMNS2 = 64;
 constexpr int BLOCKS1 = SUMS1 / 4 / COLUMNS1, BLOCKS2 = (SUMS2 / 4 + COLUMNS2 - 1) / COLUMNS2;
 
-/* The step of the convolutions of client blockIdx.y. */
+/* Updates the convolutions of client blockIdx.y. */
 __global__ void __launch_bounds__(THREADS) finish(const sh_fedavg_cnn_step s, const sh_fedavg_cnn_memory m)
 {
     __shared__ float4 shared[THREADS];
@@ -254,7 +256,7 @@ __global__ void __launch_bounds__(THREADS) finish(const sh_fedavg_cnn_step s, co
     }
 }
 
-/* Rows of windows that a block of conv1 has: few where there are few images, so that all of the card works. */
+/* Returns the rows of windows per block of conv1: few if there are few images, so that the whole GPU works. */
 int forward_rows(int64_t images)
 {
     return images <= 20 ? 1 : images <= 200 ? 2 : 7;
@@ -271,7 +273,7 @@ int gradient_parts(int64_t batch, int clients)
     return (int)(most < 1 ? 1 : units < most ? units : most);
 }
 
-/* Divides the scratch memory at `base`; returns its size. */
+/* Divides the scratch memory at `base`. Returns its size. */
 size_t divide(int64_t batch, int clients, char *base, sh_fedavg_cnn_memory *out)
 {
     size_t n = (size_t)batch * (size_t)clients, used = 0, k = (size_t)clients;

@@ -1,12 +1,12 @@
-/* What the files of the step of fedavg-cnn share (kernels/fedavg_cnn.h). Image n = client * batch + row.
+/* Shared by the files of the step of fedavg-cnn (kernels/fedavg_cnn.h). Image n = client * batch + row.
  *
  *   fedavg_cnn.cu        conv1, its gradient, the sums over parts and the update; the order of the launches
  *   fedavg_cnn_conv2*.cu conv2 with pool and relu, forward and backward, on the tensor cores
  *   fedavg_cnn_linear.cu fc1, fc2 and the loss, forward and backward
  *   fedavg_cnn_score.cu  the score of a step that only tests
  *
- * f32 on the tensor cores: a factor is split into two TF32 numbers, high and low, and high*high + high*low + low*high is
- * added up in f32; what is left out is below f32's own rounding. With tf32 it is high*high alone. */
+ * f32 on the tensor cores: a factor is split into two TF32 numbers, high and low, and high*high + high*low + low*high
+ * is added up in f32. What is left out is below f32's own rounding. With tf32 it is high*high alone. */
 #ifndef SH_KERNELS_CUDA_FEDAVG_CNN_CUH
 #define SH_KERNELS_CUDA_FEDAVG_CNN_CUH
 
@@ -14,15 +14,17 @@
 #include "kernels/cuda/tensor_core.cuh"
 #include "kernels/fedavg_cnn.h"
 
-/* A pool's winner: 0 to 3, its place in the window by rows; CLOSED: relu let nothing through. */
+/* A pool's winner is 0 to 3, its place in the window by rows, or CLOSED if relu gave 0. */
 constexpr int SH_CLOSED = 4;
 
-/* Parameters of conv2 and conv1, and so the gradients that an image's part of a sum has. */
+/* The number of parameters of conv1 and of conv2. */
 constexpr int SH_W1 = 32 * 25, SH_W2 = 64 * 32 * 25;
 
 /* The step's scratch memory. n images; channels last where it says so, so that a tap's 32 channels are 128 bytes. */
 struct sh_fedavg_cnn_memory {
-    /* [clients] rows of their batches, from the first launch; the last, which changes the state, cannot read that */
+    /* [clients] rows of their batches. Written by the first launch, because the last one changes the state and cannot
+     * read it. */
+
     int *rows;
     float *x1;         /* [n, 18, 18, 32] conv1's output after pool and relu, channels last, with a border of 2 zeros */
     uint8_t *winners1; /* [n, 14, 14, 32] */
@@ -30,36 +32,37 @@ struct sh_fedavg_cnn_memory {
     uint8_t *winners2; /* [n, 64, 7, 7] */
     float *h;          /* [n, 512] fc1's output after relu */
     float *dh;         /* [n, 512] the gradient of fc1's output before relu */
-    /* [n, 10] the gradient of fc2's output; zeros in rows that the batch does not have. Of a step that only tests: the
-     * log-probabilities */
+    /* [n, 10] the gradient of fc2's output; zeros in rows that the batch does not have. In a step that only tests: the
+     * log-probabilities. */
+
     float *dz;
-    float *losses; /* [n] of rows; 0 in those that the batch does not have */
+    float *losses; /* [n] of the rows; 0 in those that the batch does not have */
     float *dx2;    /* [n, 3136] the gradient of x2 */
     float *dx1;    /* [n, 14, 14, 32] the gradient of x1 without its border, channels last */
     float *parts1; /* [clients, parts1_count, SH_W1 + 32] parts of the gradient of conv1's weight and bias */
     float *parts2; /* [clients, parts2_count, SH_W2 + 64] the same of conv2, in the order of the parameters */
     int parts1_count, parts2_count;
-    void *conv2, *linear; /* what these files keep for themselves */
+    void *conv2, *linear; /* private memory of these files */
 };
 
-/* conv2: reads x1 and param 2 and 3, writes x2 and winners2. */
+/* conv2: reads x1, param 2 and 3; writes x2 and winners2. */
 shoal_err sh_fedavg_cnn_conv2(sh_exec *exec, const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memory &m);
-/* Reads x1, winners2, dx2 and param 2, writes dx1 and parts2. All parts together are the gradient. */
+/* Reads x1, winners2, dx2 and param 2; writes dx1 and parts2. The sum of all parts is the gradient. */
 shoal_err sh_fedavg_cnn_conv2_backward(sh_exec *exec, const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memory &m);
-size_t sh_fedavg_cnn_conv2_size(int64_t batch, int clients); /* of m.conv2, in bytes */
-int sh_fedavg_cnn_conv2_parts(int64_t batch, int clients);   /* parts2_count */
+size_t sh_fedavg_cnn_conv2_size(int64_t batch, int clients); /* bytes of m.conv2 */
+int sh_fedavg_cnn_conv2_parts(int64_t batch, int clients);   /* the value of parts2_count */
 
-/* fc1, fc2, loss: reads x2 and param 4 to 7, writes h, dz, losses, dh. */
+/* fc1, fc2, loss: reads x2 and param 4 to 7; writes h, dz, losses, dh. */
 shoal_err sh_fedavg_cnn_linear(sh_exec *exec, const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memory &m);
-/* Reads x2, h, dz, dh, writes dx2, and takes the step of param 4 to 7 (sh_fedavg_cnn_change). */
+/* Reads x2, h, dz, dh; writes dx2, and updates param 4 to 7 (sh_fedavg_cnn_change). */
 shoal_err sh_fedavg_cnn_linear_backward(sh_exec *exec, const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memory &m);
 size_t sh_fedavg_cnn_linear_size(int64_t batch, int clients);
 
-/* Of a step that only tests, when fc2's output is in dz: the score. */
+/* For a step that only tests: computes the score when fc2's output is in dz. */
 shoal_err sh_fedavg_cnn_score(sh_exec *exec, const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memory &m);
 
-/* Takes the step of one parameter with its gradient, or keeps the gradient. at: c * stride + its number in tensor t. Only for
- * clients that have rows. */
+/* Updates one parameter with its gradient, or keeps the gradient. at: c * stride + the parameter's number in tensor t.
+ * Only for clients that have rows. */
 static __device__ inline void sh_fedavg_cnn_change(const sh_fedavg_cnn_step &s, int t, int64_t at, float gradient)
 {
     if (s.grad[t] != nullptr) {
@@ -73,13 +76,13 @@ static __device__ inline void sh_fedavg_cnn_change(const sh_fedavg_cnn_step &s, 
     s.param[t][at] -= s.lr * gradient;
 }
 
-/* What a step changes. */
+/* The values that a step changes, as they were. */
 struct sh_fedavg_cnn_old {
     float4 param, momentum;
 };
 
-/* The same of 4 parameters one after another, in two halves: the card reads what the step changes while it computes the
- * gradient. at is a multiple of 4. Without MOMENTUM fewer registers are needed, and there must be none. */
+/* The same for 4 consecutive parameters, in two halves: the GPU reads the old values while it computes the gradient.
+ * at is a multiple of 4. Without MOMENTUM it needs fewer registers, and there must be no momentum. */
 template <bool MOMENTUM>
 static __device__ inline sh_fedavg_cnn_old sh_fedavg_cnn_fetch4(const sh_fedavg_cnn_step &s, int t, int64_t at)
 {

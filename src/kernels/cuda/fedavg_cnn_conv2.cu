@@ -1,4 +1,4 @@
-/* conv2 of fedavg-cnn with pool and relu; see fedavg_cnn_conv2.cuh. */
+/* conv2 of fedavg-cnn, with pool and relu; see fedavg_cnn_conv2.cuh. */
 #include "kernels/cuda/conv2d_fused.cuh"
 #include "kernels/cuda/fedavg_cnn_conv2.cuh"
 
@@ -37,7 +37,7 @@ struct forward_args {
     int batch;
 };
 
-/* Loads the patch of the windows first to last. Each thread splits what it has copied itself. */
+/* Loads the patch of the windows first to last. Each thread splits what it has copied. */
 template <typename T> __device__ void load_patch(const float *x, int first, int last, float *patch)
 {
     constexpr int PIECES = T::C / 4;
@@ -66,13 +66,13 @@ template <typename T> __device__ void load_patch(const float *x, int first, int 
     }
 }
 
-/* [SUMMING_WARPS][OUTS][POSITIONS]: lanes write 4 channels by 8 positions, in different banks. */
+/* [SUMMING_WARPS][OUTS][POSITIONS]. Lanes write 4 channels by 8 positions, which are in different banks. */
 template <typename T> constexpr int POSITIONS = T::MT * 16 + 4;
 
 template <typename T>
 constexpr int ROOM = sh_conv2_greater(T::PATCH, sh_conv2_greater(T::ADDED, T::SUMMING_WARPS *T::OUTS *POSITIONS<T>));
 
-/* Adds up the sums of the warps and writes what is left after pool and relu. */
+/* Adds up the sums of the warps, and writes the result of pool and relu. */
 template <typename T>
 __device__ void finish(const forward_args &a, int client, int first, int last, float *room,
                        float (&sum)[T::MT][T::NT][4])
@@ -109,7 +109,7 @@ __device__ void finish(const forward_args &a, int client, int first, int last, f
     }
 }
 
-/* blockIdx.x: the tile of windows; y: of output channels; z: the client. */
+/* blockIdx.x: the tile of windows; y: the tile of output channels; z: the client. */
 template <typename T> __global__ void __launch_bounds__(T::THREADS, T::WARPS == 4 ? 2 : 1) forward(forward_args a)
 {
     extern __shared__ __align__(16) float room[];
@@ -184,7 +184,7 @@ shoal_err sh_conv2_output(sh_exec *exec, const sh_fedavg_cnn_step &s, const sh_f
     const forward_args a = {m.x1,        (const sh_conv2_weights *)m.conv2, s.param[3], s.stride, m.x2, m.winners2,
                             (int)s.batch};
     const int64_t tiles = (s.batch * SH_CONV2_WINDOWS + large<false>::WINDOWS - 1) / large<false>::WINDOWS;
-    if (tiles * (64 / large<false>::OUTS) * s.clients < SH_MULTIPROCESSORS) { /* small tiles are faster */
+    if (tiles * (64 / large<false>::OUTS) * s.clients < SH_MULTIPROCESSORS) { /* then small tiles are faster */
         return s.tf32 ? run<small<true>>(exec, a, s.clients) : run<small<false>>(exec, a, s.clients);
     }
     return s.tf32 ? run<large<true>>(exec, a, s.clients) : run<large<false>>(exec, a, s.clients);

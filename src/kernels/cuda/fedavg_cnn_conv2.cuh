@@ -4,14 +4,14 @@
  *   fedavg_cnn_conv2_input.cu   the gradient of its input
  *   fedavg_cnn_conv2_weights.cu the gradient of its weights and bias
  *
- * The first two multiply patches of images with 25 taps of weights. A block has the products of some windows of the pool,
- * 4 positions each, with some output channels. The windows of a client are numbered through its images, 49 an image, 7 a
- * row.
+ * The first two multiply patches of images with 25 taps of weights. A block computes the products of some windows of
+ * the pool, 4 positions each, with some output channels. The windows of a client are numbered through its images: 49
+ * per image, 7 per row.
  *
- * The images of a client lie one above the other, 18 rows each with their borders, so the rows that consecutive windows
- * need are consecutive too: the patch, loaded once into shared memory. The warps of a block divide the sum: each takes some
- * input channels or taps. So no two warps of a block need the same weights, and they come straight from the L2 cache into
- * registers, in the order in which the tensor cores take them. */
+ * The images of a client lie one above the other, 18 rows each with their borders. So the rows that consecutive windows
+ * need are consecutive too: they are the patch, which is loaded once into shared memory. The warps of a block divide
+ * the sum: each takes some input channels or taps. So no two warps of a block need the same weights. They are loaded
+ * straight from the L2 cache into registers, in the order in which the tensor cores take them. */
 #ifndef SH_KERNELS_CUDA_FEDAVG_CNN_CONV2_CUH
 #define SH_KERNELS_CUDA_FEDAVG_CNN_CONV2_CUH
 
@@ -19,17 +19,18 @@
 
 constexpr int SH_CONV2_TAPS = 25, SH_CONV2_WINDOWS = 49, SH_CONV2_ROWS = 18;
 
-/* Pixels of a row of a patch. With a pixel of 4 * odd floats, and rows 3 mod 4 pixels apart, the 8 pixels in a row of any
- * 4 consecutive windows of an image are in different banks of shared memory. */
+/* Pixels per row of a patch. A pixel has 4 * odd floats, and rows are 3 mod 4 pixels apart. So the 8 pixels in one row
+ * of any 4 consecutive windows of an image are in different banks of shared memory. */
 constexpr int SH_CONV2_PITCH = 19;
 
-/* The first row that window w needs, of all rows of the client's images. */
+/* Returns the first row that window w needs, among all rows of the client's images. */
 static __device__ inline int sh_conv2_row(int w)
 {
     return w / SH_CONV2_WINDOWS * SH_CONV2_ROWS + w % SH_CONV2_WINDOWS / 7 * 2;
 }
 
-/* Rows that so many consecutive windows need at most: they begin with the last of a row, and an image has 4 more rows. */
+/* Returns how many rows that many consecutive windows need at most: they begin with the last window of a row, and an
+ * image has 4 more rows. */
 constexpr int sh_conv2_most_rows(int windows)
 {
     const int rows = (windows + 5) / 7 + 1;
@@ -41,27 +42,27 @@ constexpr int sh_conv2_greater(int a, int b)
     return a > b ? a : b;
 }
 
-/* The weights of a client in the order of b in tensor_core.cuh. forward: [tap][input channel / 8][output channel / 8][lane],
- * for products over input channels. backward: [24 - tap][output channel / 8][input channel / 8][lane], for products over
- * output channels. */
+/* The weights of a client, in the order of b in tensor_core.cuh. forward: [tap][input channel / 8][output channel /
+ * 8][lane], for products over input channels. backward: [24 - tap][output channel / 8][input channel / 8][lane], for
+ * products over output channels. */
 struct sh_conv2_weights {
     float2 forward[SH_W2 / 2], backward[SH_W2 / 2];
 };
 
-/* The launches of sh_fedavg_cnn_conv2 and sh_fedavg_cnn_conv2_backward. The first writes m.conv2, which the second and third
+/* The launches of sh_fedavg_cnn_conv2 and sh_fedavg_cnn_conv2_backward. The first one writes m.conv2, which the others
  * read. */
 shoal_err sh_conv2_order_weights(sh_exec *exec, const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memory &m);
 shoal_err sh_conv2_output(sh_exec *exec, const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memory &m);
 shoal_err sh_conv2_input_gradient(sh_exec *exec, const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memory &m);
 shoal_err sh_conv2_weights_gradient(sh_exec *exec, const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memory &m);
 
-/* Whether the code that runs on this card was compiled for compute capability 9.0 or later. */
+/* Returns whether the code that runs on this GPU was compiled for compute capability 9.0 or later. */
 bool sh_conv2_begins_early();
 
-/* A launch that begins while the last blocks of the one before are at work, if sh_conv2_begins_early: other code does not wait in
- * sh_conv2_await, and other cards need not know the attribute. It
- * may read what launches before that have written; what that one writes only after sh_conv2_await. Each of its threads calls
- * sh_conv2_await, so that what follows it follows the one before, too. */
+/* Launches a kernel that begins while the last blocks of the launch before it still run, if sh_conv2_begins_early:
+ * other code does not wait in sh_conv2_await, and other GPUs need not know the attribute. It may read what earlier
+ * launches have written, but what the launch just before it writes only after sh_conv2_await. Each of its threads calls
+ * sh_conv2_await, so that the launch after it also follows the one before it. */
 template <typename... P>
 static inline void sh_conv2_launch_early(sh_exec *exec, void (*kernel)(P...), dim3 grid, unsigned threads,
                                          size_t shared, P... args)
@@ -76,7 +77,7 @@ static inline void sh_conv2_launch_early(sh_exec *exec, void (*kernel)(P...), di
     config.stream = sh_stream(exec);
     config.attrs = &early;
     config.numAttrs = sh_conv2_begins_early() ? 1 : 0;
-    (void)cudaLaunchKernelEx(&config, kernel, args...); /* sh_cuda_launched tells an error */
+    (void)cudaLaunchKernelEx(&config, kernel, args...); /* sh_cuda_launched reports an error */
 }
 
 static __device__ inline void sh_conv2_await()
@@ -86,7 +87,7 @@ static __device__ inline void sh_conv2_await()
 #endif
 }
 
-/* Lets the next launch begin early, as soon as all blocks have called it. */
+/* Lets the next launch begin early, as soon as all blocks have called this. */
 static __device__ inline void sh_conv2_begin_next()
 {
 #if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
@@ -94,19 +95,20 @@ static __device__ inline void sh_conv2_begin_next()
 #endif
 }
 
-/* The bytes of shared memory that a block may have. Cards of compute capability 8.6 and 8.9 have less than others. */
+/* Returns the bytes of shared memory that a block may have. GPUs of compute capability 8.6 and 8.9 have less than
+ * others. */
 int sh_conv2_shared_most();
 
-/* What a block computes: MT times 16 positions, so MT times 4 windows, by NT times 8 output channels out of C input
- * channels. A pixel of its patch has the high halves of all channels, then the low ones, which TF32 does not need; or, if
- * !HALVES, what they are halves of. */
+/* What a block computes: MT times 16 positions (MT times 4 windows) by NT times 8 output channels, out of C input
+ * channels. A pixel of its patch has the high halves of all channels, then the low ones, which TF32 does not need; if
+ * !HALVES, it has the whole numbers. */
 template <bool TF32_, int C_, int MT_, int NT_, int WARPS_, bool HALVES_ = true> struct sh_conv2_tile {
     static constexpr bool TF32 = TF32_, HALVES = HALVES_;
     static constexpr int C = C_, MT = MT_, NT = NT_, WARPS = WARPS_;
     static constexpr int WINDOWS = 4 * MT, OUTS = 8 * NT, THREADS = 32 * WARPS;
     static constexpr int PIXEL = (!TF32 && HALVES ? 2 * C : C) + 4; /* floats */
     static constexpr int PATCH = sh_conv2_most_rows(WINDOWS) * SH_CONV2_PITCH * PIXEL;
-    static constexpr int SUMMING_WARPS = 4; /* warps that have sums in the end */
+    static constexpr int SUMMING_WARPS = 4; /* warps that have sums at the end */
     static constexpr int ADDED = WARPS > SUMMING_WARPS ? SUMMING_WARPS *MT *NT * 4 * 32 : 0;
 };
 
@@ -126,9 +128,9 @@ template <typename T> struct sh_conv2_share {
     static_assert(T::WARPS % STEPS == 0, "all warps have something to do");
     const float2 *weights; /* of these channels and this lane */
     int tiles, group, step;
-    float2 ahead[AHEAD][T::NT]; /* weights of the next taps */
+    float2 ahead[AHEAD][T::NT]; /* the weights of the next taps */
 
-    /* Begins to load. weights: of the block's output channels, out of tiles * 8 channels. */
+    /* Begins to load. weights: those of the block's output channels, out of tiles * 8 channels. */
     __device__ sh_conv2_share(const float2 *weights, int tiles)
         : tiles(tiles), group(threadIdx.x / 32 / STEPS), step(threadIdx.x / 32 % STEPS)
     {
@@ -138,7 +140,7 @@ template <typename T> struct sh_conv2_share {
             load(d, group + d * GROUPS);
         }
     }
-    /* A tap that there is not is loaded as the last. */
+    /* A tap beyond the last is loaded as the last. */
     __device__ void load(int d, int tap)
     {
 #pragma unroll
@@ -146,7 +148,7 @@ template <typename T> struct sh_conv2_share {
             ahead[d][n] = weights[(min(tap, SH_CONV2_TAPS - 1) * STEPS * tiles + n) * 32];
         }
     }
-    /* Gives the weights of the next TAPS taps, from `tap` on, and begins to load the ones after those that are ahead. */
+    /* Returns the weights of the next TAPS taps, from `tap` on, and begins to load those AHEAD taps later. */
     template <int TAPS> __device__ void take(float2 (&out)[TAPS][T::NT], int tap)
     {
 #pragma unroll
@@ -164,8 +166,8 @@ template <typename T> struct sh_conv2_share {
     }
 };
 
-/* sum[n] += the products of TAPS taps. The tensor cores cut off what does not fit into a sum, so in f32 a few taps are added
- * up from their small products on, and then added to the sum as floats are. */
+/* sum[n] += the products of TAPS taps. The tensor cores truncate what does not fit into a sum. So in f32 the products
+ * of a few taps are added up from zero, and then added to the sum in ordinary float arithmetic. */
 template <bool TF32, int TAPS, int N>
 __device__ inline void sh_conv2_products(float (&sum)[N][4], const uint32_t (&a_high)[TAPS][4],
                                          const uint32_t (&a_low)[TAPS][4], const uint32_t (&b_high)[TAPS][N][2],
@@ -201,7 +203,7 @@ __device__ inline void sh_conv2_products(float (&sum)[N][4], const uint32_t (&a_
     }
 }
 
-/* sum[m][n] += the products of TAPS taps side by side, the first at from[m] + away, as sh_tf32_load_a takes it. */
+/* sum[m][n] += the products of TAPS adjacent taps. The first is at from[m] + away, as sh_tf32_load_a takes it. */
 template <int TAPS, typename T>
 __device__ inline void sh_conv2_taps(const uint32_t (&from)[T::MT], int away, const float2 (*weights)[T::NT],
                                      float (&sum)[T::MT][T::NT][4])
@@ -239,9 +241,9 @@ __device__ inline void sh_conv2_taps(const uint32_t (&from)[T::MT], int away, co
     }
 }
 
-/* sum[m][n] += the products of the block's positions and channels of this warp's share of the sums. Row r of the 16
- * positions of m: window first + 4 * m + r % 8 / 2, row r / 8 and column r % 2 of it. Windows after `last` are computed as
- * `last`. */
+/* sum[m][n] += the products of the block's positions and channels, for this warp's share of the sums. Row r of the 16
+ * positions of m is row r / 8 and column r % 2 of window first + 4 * m + r % 8 / 2. Windows after `last` are computed
+ * as `last`. */
 template <typename T>
 __device__ inline void sh_conv2_multiply(const float *patch, int first, int last, sh_conv2_share<T> &share,
                                          float (&sum)[T::MT][T::NT][4])
@@ -279,8 +281,8 @@ __device__ inline void sh_conv2_multiply(const float *patch, int first, int last
     }
 }
 
-/* Adds the sums of the upper half of the warps to those of the lower half, until SUMMING_WARPS warps have them, through shared
- * memory. All threads call it. */
+/* Adds the sums of the upper half of the warps to those of the lower half through shared memory, until SUMMING_WARPS
+ * warps have them. All threads call it. */
 template <typename T> __device__ inline void sh_conv2_add_upper(float *room, float (&sum)[T::MT][T::NT][4])
 {
     constexpr int SUMS = T::MT * T::NT * 4;

@@ -1,5 +1,5 @@
-/* The gradient of the input of conv2 of fedavg-cnn; see fedavg_cnn_conv2.cuh. Of the 4 outputs of a window at most one has a
- * gradient, the pool's winner. The others are zeros in the patch. */
+/* The gradient of conv2's input in fedavg-cnn; see fedavg_cnn_conv2.cuh. Of the 4 outputs of a window at most one has a
+ * gradient: the pool's winner. The others are zeros in the patch. */
 #include "kernels/cuda/fedavg_cnn_conv2.cuh"
 
 namespace
@@ -14,7 +14,7 @@ struct input_args {
 };
 
 /* Fills the patch of the windows first to last with the gradients of the winners. Images are numbered from the client's
- * first. */
+ * first one. */
 template <typename T>
 __device__ void load_winners(const float *dx2, const uint8_t *winners, int first, int last, float *patch)
 {
@@ -22,10 +22,10 @@ __device__ void load_winners(const float *dx2, const uint8_t *winners, int first
     const int low = sh_conv2_row(first), rows = sh_conv2_row(last) + 6 - low;
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     float gradient[TURNS][EACH];
-    int winner[TURNS][EACH]; /* all are on their way while the patch is filled with zeros */
+    int winner[TURNS][EACH]; /* all loads are in flight while the patch is filled with zeros */
 #pragma unroll
     for (int turn = 0; turn < TURNS; turn++) {
-        /* Two rows of an image's 18 are a row of windows, without the first two and the last two. */
+        /* A row of windows is two rows of an image's 18, not counting the first two and the last two. */
         const int e = turn * 32 + lane, pair = low / 2 + e / 7, y = pair % 9 - 1;
         const bool there = e < rows / 2 * 7 && y >= 0 && y < 7;
 #pragma unroll
@@ -59,13 +59,14 @@ __device__ void load_winners(const float *dx2, const uint8_t *winners, int first
     __syncthreads();
 }
 
-/* [SUMMING_WARPS][positions][CHANNELS]: lanes write 8 positions by 4 pairs of channels, in different banks. */
+/* [SUMMING_WARPS][positions][CHANNELS]. Lanes write 8 positions by 4 pairs of channels, which are in different
+ * banks. */
 template <typename T> constexpr int CHANNELS = T::OUTS + 8;
 
 template <typename T>
 constexpr int ROOM = sh_conv2_greater(T::PATCH, sh_conv2_greater(T::ADDED, T::SUMMING_WARPS *T::MT * 16 * CHANNELS<T>));
 
-/* Adds up the sums of the warps and writes them. */
+/* Adds up the sums of the warps, and writes them. */
 template <typename T>
 __device__ void finish(float *dx1, int first, int last, float *room, float (&sum)[T::MT][T::NT][4])
 {
@@ -97,7 +98,7 @@ __device__ void finish(float *dx1, int first, int last, float *room, float (&sum
     }
 }
 
-/* blockIdx.x: the tile of windows; y: of channels of the input; z: the client. */
+/* blockIdx.x: the tile of windows; y: the tile of input channels; z: the client. */
 template <typename T> __global__ void __launch_bounds__(T::THREADS, 1) input_gradient(input_args a)
 {
     extern __shared__ __align__(16) float room[];
@@ -126,7 +127,7 @@ template <typename T> shoal_err run(sh_exec *exec, const input_args &a, int clie
     return sh_cuda_launched("fedavg_cnn_conv2_backward");
 }
 
-constexpr int FEW = 80; /* blocks of the large tile: with fewer, small tiles are faster */
+constexpr int FEW = 80; /* blocks of the large tile; with fewer blocks, small tiles are faster */
 
 template <bool TF32, bool HALVES> using large = sh_conv2_tile<TF32, 64, 5, 4, 8, HALVES>;
 template <bool TF32, bool HALVES> using small = sh_conv2_tile<TF32, 64, 2, 2, 8, HALVES>;

@@ -1,6 +1,7 @@
-/* The gradient of the weights of conv2 of fedavg-cnn, in parts. A product's sum runs over the positions of all images, 4
- * windows at a time. Of the 4 outputs of a window at most one has a gradient, the pool's winner. So of the 2 outputs in a row
- * of a window at most one has, which is what the tensor cores need to multiply twice as many windows in the same time. */
+/* The gradient of conv2's weights in fedavg-cnn, in parts. Each sum of products runs over the positions of all images,
+ * 4 windows at a time. Of the 4 outputs of a window at most one has a gradient: the pool's winner. So of the 2 outputs
+ * in a row of a window at most one is not 0. The tensor cores need just that to multiply twice as many windows in the
+ * same time. */
 #include "kernels/cuda/fedavg_cnn_conv2.cuh"
 
 #include <cuda_pipeline.h>
@@ -8,34 +9,34 @@
 namespace
 {
 
-/* A block has the weights of 32 output by 8 input channels. Its 15 warps are the 5 rows of taps times 3 groups, which
- * divide the windows. */
+/* A block computes the weights of 32 output by 8 input channels. Its 15 warps are the 5 rows of taps times 3 groups,
+ * and each group has some of the windows. */
 constexpr int OUTS = 32, INS = 8, GROUPS = 3, WARPS = 5 * GROUPS, THREADS = 32 * WARPS;
-constexpr int SPLIT = 4 * GROUPS;                   /* windows come in multiples of this */
+constexpr int SPLIT = 4 * GROUPS;                   /* the number of windows is a multiple of this */
 constexpr int LONG = 14 * SPLIT, SHORT = 7 * SPLIT; /* windows in shared memory at a time */
-constexpr int ROW_PITCH = OUTS + 4;                 /* 4 rows by 4 pairs lie in different banks */
+constexpr int ROW_PITCH = OUTS + 4;                 /* 4 rows by 4 pairs are in different banks */
 
 template <int CHUNK> struct chunk_memory {
-    float2
-        gradients[2 * CHUNK * ROW_PITCH]; /* [window][row of it][output channel]: high and low; zeros without winner */
+    /* [window][row of the window][output channel]: high and low half; zeros where no winner is. */
+    float2 gradients[2 * CHUNK * ROW_PITCH];
     float4 x[sh_conv2_most_rows(CHUNK) * SH_CONV2_ROWS * INS / 4]; /* [row][column][input channel] */
-    int4 places[CHUNK / 4];                                        /* of 4 windows each in x */
-    uint8_t which[CHUNK / 2][OUTS / 16][8][2]
-                 [2]; /* of sh_tf32_mma_sparse: 8 bits for a window, whose winner has one column;
-                                                   * [window / 2][m][g][g + 8][window % 2] */
+    int4 places[CHUNK / 4];                                        /* the places in x of 4 windows each */
+    /* [window / 2][m][g][g + 8][window % 2]: `which` of sh_tf32_mma_sparse. 8 bits per window, whose winner is in one
+     * column. */
+    uint8_t which[CHUNK / 2][OUTS / 16][8][2][2];
 };
 
 template <int CHUNK> union weights_memory {
     chunk_memory<CHUNK> chunk;
     float sums[GROUPS - 1][5][40][32];       /* of the groups after the first */
-    float result[OUTS][INS * SH_CONV2_TAPS]; /* as the parameters lie */
+    float result[OUTS][INS * SH_CONV2_TAPS]; /* in the order of the parameters */
 };
 
 struct weights_args {
     const float *x1, *dx2;
     const uint8_t *winners;
     float *parts;
-    int batch, part; /* part: windows of a part, a multiple of SPLIT */
+    int batch, part; /* part: windows per part, a multiple of SPLIT */
 };
 
 /* Writes the gradient of window `at` of the chunk. */
@@ -50,7 +51,7 @@ __device__ inline void put_gradient(chunk_memory<CHUNK> &m, int at, int o, float
         (uint8_t)(0x11 * (winner % 2 == 1 ? SH_SPARSE_RIGHT : SH_SPARSE_LEFT));
 }
 
-/* Loads the gradients of `count` windows from `first` on; those after `last` have none. A warp has 32 windows of one
+/* Loads the gradients of `count` windows from `first` on. Those after `last` have none. Each warp has 32 windows of one
  * channel at a time. */
 template <bool TF32, int CHUNK>
 __device__ void load_gradients(chunk_memory<CHUNK> &m, const float *dx2, const uint8_t *winners, int first, int last,
@@ -80,8 +81,8 @@ __device__ void load_gradients(chunk_memory<CHUNK> &m, const float *dx2, const u
     }
 }
 
-/* Loads `count` windows from `first` on; those after `last` have no gradient. first <= last. All pointers are the client's,
- * and of the block's channels. Each thread rounds what it has copied itself. */
+/* Loads `count` windows from `first` on; first <= last. Those after `last` have no gradient. All pointers are those of
+ * this block's client and channels. Each thread rounds what it has copied. */
 template <bool TF32, int CHUNK>
 __device__ void load_chunk(chunk_memory<CHUNK> &m, const float *x1, const float *dx2, const uint8_t *winners, int first,
                            int last, int count)
@@ -106,7 +107,7 @@ __device__ void load_chunk(chunk_memory<CHUNK> &m, const float *x1, const float 
     __syncthreads();
 }
 
-/* sum += a * b as sh_conv2_products does. */
+/* sum += a * b, as sh_conv2_products does. */
 template <bool TF32, int PAIR>
 __device__ inline void sparse_product(float sum[4], const uint32_t a_high[4], const uint32_t a_low[4],
                                       const uint32_t b_high[4], const uint32_t b_low[4], uint32_t which)
@@ -157,7 +158,7 @@ __device__ inline void add_windows(const chunk_memory<CHUNK> &m, int four, int r
     }
 }
 
-/* Adds the sums of the groups, in their order; group 0 gets the result. */
+/* Adds up the sums of the groups in their order. Group 0 gets the result. */
 template <int CHUNK> __device__ void add_groups(weights_memory<CHUNK> &m, int group, int row, float (&sum)[2][5][4])
 {
     const int lane = threadIdx.x % 32;
@@ -176,7 +177,8 @@ template <int CHUNK> __device__ void add_groups(weights_memory<CHUNK> &m, int gr
     __syncthreads();
 }
 
-/* Adds up the gradient of the bias: a warp's windows, then the warps. bias is this lane's output channel's. */
+/* Adds up the gradient of the bias: first the windows of a warp, then the warps. bias is that of this lane's output
+ * channel. */
 template <int CHUNK> __device__ float add_bias(const chunk_memory<CHUNK> &m, int count, float bias)
 {
     for (int i = threadIdx.x / 32; i < 2 * count; i += WARPS) {
@@ -208,7 +210,7 @@ template <bool TF32, int CHUNK> __global__ void __launch_bounds__(THREADS, 1) we
         if (ins == 0) {
             bias = add_bias(m.chunk, chunk, bias);
         }
-        __syncthreads(); /* the room is free */
+        __syncthreads(); /* the buffer may be overwritten */
     }
     float *const part = a.parts + ((int64_t)blockIdx.z * gridDim.y + blockIdx.y) * (SH_W2 + 64);
     biases[warp][lane] = bias;
@@ -230,7 +232,7 @@ template <bool TF32, int CHUNK> __global__ void __launch_bounds__(THREADS, 1) we
         }
         part[SH_W2 + outs + lane] = all;
     }
-    sh_conv2_await(); /* the gradient of the input, which this has nothing to do with */
+    sh_conv2_await(); /* waits for the gradient of the input, which this kernel does not use */
 }
 
 template <bool TF32, int CHUNK> shoal_err run(sh_exec *exec, const weights_args &a, int parts, int clients)
@@ -248,16 +250,17 @@ template <bool TF32, int CHUNK> shoal_err run(sh_exec *exec, const weights_args 
 
 } // namespace
 
-/* Blocks of more parts fill the card better, and more parts take longer to write and add up. */
+/* Returns the number of parts. With more parts the blocks fill the GPU better, but writing and adding up the parts
+ * takes longer. */
 int sh_fedavg_cnn_conv2_parts(int64_t batch, int clients)
 {
     const int64_t blocks = (int64_t)clients * (64 / OUTS) * (32 / INS), windows = batch * SH_CONV2_WINDOWS;
-    const double window_us = 0.07, part_us = 0.14; /* of a block, and of a client */
+    const double window_us = 0.07, part_us = 0.14; /* the time of a window in a block, and of a part for a client */
     int best = 1;
     double least = 1e30;
     for (int parts = 1; parts <= 16 && (parts - 1) * SPLIT < windows; parts++) {
-        const int64_t rounds = (blocks * parts + SH_MULTIPROCESSORS - 1) /
-                               SH_MULTIPROCESSORS; /* a multiprocessor has one block at a time */
+        /* One block at a time per multiprocessor. */
+        const int64_t rounds = (blocks * parts + SH_MULTIPROCESSORS - 1) / SH_MULTIPROCESSORS;
         const double us = (double)(rounds * ((windows + parts - 1) / parts)) * window_us + parts * clients * part_us;
         if (us < least) {
             best = parts, least = us;
@@ -272,7 +275,7 @@ shoal_err sh_conv2_weights_gradient(sh_exec *exec, const sh_fedavg_cnn_step &s, 
     const int part = (windows + parts * SPLIT - 1) / (parts * SPLIT) * SPLIT;
     const weights_args a = {m.x1, m.dx2, m.winners2, m.parts2, (int)s.batch, part};
     static_assert(sizeof(weights_memory<SHORT>) + 4096 <= SH_SHARED_EVERYWHERE, "every GPU has this much");
-    if ((size_t)sh_conv2_shared_most() < sizeof(weights_memory<LONG>) + 4096) { /* and what it has besides */
+    if ((size_t)sh_conv2_shared_most() < sizeof(weights_memory<LONG>) + 4096) { /* 4096: what the kernel has besides */
         return s.tf32 ? run<true, SHORT>(exec, a, parts, s.clients) : run<false, SHORT>(exec, a, parts, s.clients);
     }
     return s.tf32 ? run<true, LONG>(exec, a, parts, s.clients) : run<false, LONG>(exec, a, parts, s.clients);

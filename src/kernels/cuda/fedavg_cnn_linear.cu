@@ -1,10 +1,10 @@
-/* fc1, fc2 and the loss of a step of fedavg-cnn, forward and backward; fedavg_cnn.cuh says what is where.
+/* fc1, fc2 and the loss of a step of fedavg-cnn, forward and backward; fedavg_cnn.cuh describes the data.
  *
- * At small batches the time is that of reading fc1's weight, 6.4 MB a client. Every warp therefore loads its part of it
- * straight into the registers that the tensor cores take it from, in 16-byte loads that use whole sectors: which of the
- * factors or outputs a lane has is free, so it has 4 that lie side by side. A tile has 8 images; batches that do not fill
- * a tile compute the last image again and keep one. The warps of a block divide the sum over the factors and add up in shared
- * memory. */
+ * At small batches, most of the time goes to reading fc1's weight, 6.4 MB per client. So each warp loads its part of
+ * the weight directly into the registers from which the tensor cores take it, in loads of 16 bytes that use whole
+ * sectors. A lane may have any of the factors or outputs, so it takes 4 adjacent ones. A tile has 8 images. If a batch
+ * does not fill its last tile, the tile computes the last image several times and keeps one result. The warps of a
+ * block divide the sum over the factors, and add up their parts in shared memory. */
 #include "kernels/cuda/fedavg_cnn.cuh"
 #include "kernels/cuda/warp.cuh"
 
@@ -13,11 +13,11 @@ namespace
 
 constexpr int IN = 3136, OUT = 512, CLASSES = 10;
 constexpr int THREADS = 256, WARPS = THREADS / 32;
-constexpr int CHUNKS = IN / 16;           /* of 16 factors, which 4 lanes have together */
-constexpr int MOST_TILES = 7;             /* of 8 images */
-constexpr int HIGH = 2, ROWS = 16 * HIGH; /* outputs of fc1 that a warp has: images are read OUT / ROWS times */
+constexpr int CHUNKS = IN / 16;           /* each of 16 factors, which belong to 4 lanes */
+constexpr int MOST_TILES = 7;             /* each of 8 images */
+constexpr int HIGH = 2, ROWS = 16 * HIGH; /* outputs of fc1 per warp; each image is read OUT / ROWS times */
 
-/* The tiles of 8 images that a block computes; the others of the batch are other blocks'. */
+/* Returns the number of tiles of 8 images that a block computes. Other blocks compute the rest of the batch. */
 int tiles_of(int64_t batch)
 {
     return batch <= 8 ? 1 : batch <= 16 ? 2 : batch <= 32 ? 4 : MOST_TILES;
@@ -29,8 +29,8 @@ int groups_of(int64_t batch)
     return (int)((batch + at_once - 1) / at_once);
 }
 
-/* Parts of the sum over the factors of fc1 that are different blocks': so many that the blocks, which a large card takes
- * in rounds, fill the last round well. */
+/* Returns among how many blocks the sum over fc1's factors is divided. A large GPU runs the blocks in rounds; the
+ * number is chosen so that they fill the last round well. */
 int splits_of(int64_t batch, int clients)
 {
     const int64_t blocks = (int64_t)(OUT / ROWS) * clients * groups_of(batch);
@@ -42,7 +42,7 @@ int splits_of(int64_t batch, int clients)
     double least = 1e30;
     for (int splits = 1; splits <= 4; splits++) {
         const int64_t rounds = (blocks * splits + at_once - 1) / at_once;
-        const double time = (double)rounds / splits + 0.05 * splits; /* more splits take longer to add up */
+        const double time = (double)rounds / splits + 0.05 * splits; /* with more splits, adding up takes longer */
         if (time < least) {
             best = splits, least = time;
         }
@@ -56,7 +56,7 @@ __device__ void load4(float out[4], const float *from)
     out[0] = v.x, out[1] = v.y, out[2] = v.z, out[3] = v.w;
 }
 
-/* A tile's factors, split. */
+/* The factors of a tile, split into high and low. */
 template <int COUNT, bool TF32> struct factors {
     uint32_t high[COUNT], low[COUNT];
 
@@ -71,7 +71,8 @@ template <int COUNT, bool TF32> struct factors {
     }
 };
 
-/* acc += left * the factors of the images. Each product of the splits is that of other sums than the one before. */
+/* acc += left * the images' factors. Successive products of the splits go to different sums, so that none waits for the
+ * one before. */
 template <int HIGH, int TILES, bool TF32>
 __device__ void multiply_all(float acc[HIGH][TILES][4], const factors<4, TF32> left[HIGH], const float b[TILES][4],
                              int half)
@@ -90,13 +91,13 @@ __device__ void multiply_all(float acc[HIGH][TILES][4], const factors<4, TF32> l
     }
 }
 
-/* acc = this warp's part of the sums of fc1: ROWS outputs, whose weights begin at `weight`, of the images at x, over the
- * chunks `from` to `to`. */
+/* acc = this warp's part of fc1's sums: for ROWS outputs, whose weights begin at `weight`, for the images at x, over
+ * the chunks `from` to `to`. */
 template <int TILES, bool TF32>
 __device__ __forceinline__ void fc1_products(float (&acc)[HIGH][TILES][4], const float *weight,
                                              const float *const (&x)[TILES], int from, int to)
 {
-    constexpr int AHEAD = TILES > 2 ? 2 : 3; /* chunks whose loads are under way */
+    constexpr int AHEAD = TILES > 2 ? 2 : 3; /* chunks whose loads are in flight */
     float a[AHEAD][2 * HIGH][4], b[AHEAD][TILES][4];
     const auto load = [&](int d, int k) {
 #pragma unroll
@@ -138,8 +139,8 @@ __device__ __forceinline__ void fc1_products(float (&acc)[HIGH][TILES][4], const
     }
 }
 
-/* Adds up what the warps of a block have stored: sums is shared memory [WARPS][8 * TILES][WIDTH + 4]. Calls store(image of
- * the tiles, column, sum) for each sum. */
+/* Adds up what the warps of a block have stored in `sums`, shared memory [WARPS][8 * TILES][WIDTH + 4]. Calls
+ * store(image of the tiles, column, sum) for each sum. */
 template <int WARPS, int TILES, int WIDTH, class Store>
 __device__ __forceinline__ void add_up_warps(const float *sums, const Store &store)
 {
@@ -154,7 +155,8 @@ __device__ __forceinline__ void add_up_warps(const float *sums, const Store &sto
     }
 }
 
-/* parts [splits, images, OUT]: parts of fc1's sums. blockIdx.x: outputs, y: split, z: client and group of images. */
+/* parts [splits, images, OUT]: the parts of fc1's sums. blockIdx.x: the outputs; y: the split; z: the client and the
+ * group of images. */
 template <int TILES, bool TF32>
 __global__ void __launch_bounds__(THREADS)
     fc1_forward(const sh_fedavg_cnn_step s, const sh_fedavg_cnn_memory m, float *parts, int groups)
@@ -188,8 +190,8 @@ __global__ void __launch_bounds__(THREADS)
     });
 }
 
-/* The rest of fc1 forward, fc2, the loss, and their gradients up to fc1's output. A block an image, a thread an output of
- * fc1. */
+/* The rest of fc1 forward, fc2, the loss, and their gradients back to fc1's output. One block per image, one thread per
+ * output of fc1. */
 __global__ void __launch_bounds__(OUT)
     fc2_and_loss(const sh_fedavg_cnn_step s, const sh_fedavg_cnn_memory m, const float *parts, int splits)
 {
@@ -220,7 +222,7 @@ __global__ void __launch_bounds__(OUT)
     }
     __syncthreads();
 
-    /* Every warp computes the loss for itself. */
+    /* Every warp computes the whole loss. */
     float y = -INFINITY;
     if (lane < CLASSES) {
         y = bias;
@@ -246,10 +248,10 @@ __global__ void __launch_bounds__(OUT)
     m.dh[(int64_t)n * OUT + o] = closed || !exists ? 0 : dh;
 }
 
-constexpr int COLUMNS = 32; /* of fc1's weight that a block of backward has */
+constexpr int COLUMNS = 32; /* columns of fc1's weight per block of backward */
 
-/* dx2 = dh * weight of 8 * TILES images from `first_image` on. The warps of the block divide the factors. sums: shared
- * memory [WARPS][8 * TILES][COLUMNS + 4]. */
+/* dx2 = dh * weight, for 8 * TILES images from `first_image` on. The warps of the block divide the factors. sums:
+ * shared memory [WARPS][8 * TILES][COLUMNS + 4]. */
 template <int WARPS, int TILES, bool TF32>
 __device__ void back_images(const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memory &m, float *sums, int c,
                             int first_image)
@@ -283,7 +285,7 @@ __device__ void back_images(const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_mem
         const int d = k % AHEAD;
 #pragma unroll
         for (int half = 0; half < 4; half += 2) {
-            factors<4, TF32> left[2]; /* columns 4g and 4g + 1, and those after them */
+            factors<4, TF32> left[2]; /* columns 4g and 4g + 1, then the next two */
 #pragma unroll
             for (int i = 0; i < 2; i++) {
                 left[i].set(0, a[d][half][2 * i]), left[i].set(1, a[d][half][2 * i + 1]);
@@ -307,22 +309,22 @@ __device__ void back_images(const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_mem
             m.dx2[(int64_t)(c * batch + image) * IN + column + part] = sum;
         }
     });
-    __syncthreads(); /* sums is free */
+    __syncthreads(); /* sums may be overwritten */
 }
 
-constexpr int AT_ONCE = 32; /* images in shared memory */
+constexpr int AT_ONCE = 32; /* images in shared memory at a time */
 
 template <int ROWS> struct update_memory {
     float4 x2[AT_ONCE][COLUMNS / 4], dh[AT_ONCE][ROWS / 4];
 };
 
-/* The step of rows `row` to row + ROWS - 1 of the block's columns of fc1's weight, and of their biases. A thread has 8
- * rows and 4 columns. The gradient is never stored. */
+/* Updates rows `row` to row + ROWS - 1 of the block's columns of fc1's weight, and their biases. A thread has 8 rows
+ * and 4 columns. The gradient is never stored. */
 template <int ROWS, bool MOMENTUM>
 __device__ void update_fc1(const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memory &m, update_memory<ROWS> &shared,
                            int row, int c, int rows)
 {
-    constexpr int WIDE = COLUMNS / 4, HIGH = ROWS / 4, THREADS = ROWS; /* a thread a bias */
+    constexpr int WIDE = COLUMNS / 4, HIGH = ROWS / 4, THREADS = ROWS; /* one thread per bias */
     int t = threadIdx.x, column = blockIdx.x * COLUMNS;
     int64_t at = c * s.stride + (int64_t)(row + t / WIDE * 8) * IN + column + t % WIDE * 4;
     sh_fedavg_cnn_old old[8];
@@ -368,7 +370,7 @@ __device__ void update_fc1(const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memo
     }
 }
 
-/* fc2: a thread a parameter. */
+/* Updates fc2, one thread per parameter. */
 __device__ void update_fc2(const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memory &m, int p, int c, int rows)
 {
     int64_t n = c * s.batch;
@@ -395,9 +397,10 @@ template <int WARPS, int TILES> union back_memory {
 
 constexpr int BLOCKS1 = IN / COLUMNS;
 
-/* The gradient of x2, and the step of fc1 and fc2, so that fc1's weight is read once: a block has all rows of its columns, and
- * finds them in the cache when it changes them. The clients come in the opposite order of forward's: what forward has read
- * last is still in the cache, and what this writes last is there for the next step. */
+/* Computes the gradient of x2, and updates fc1 and fc2. fc1's weight is read from memory only once: a block has all
+ * rows of its columns, and finds them in the cache when it updates them. The clients run in the reverse order of
+ * forward: what forward has read last is still in the cache, and what this kernel writes last is there for the next
+ * step. */
 template <int WARPS, int TILES, bool MOMENTUM, bool TF32>
 __global__ void __launch_bounds__(32 * WARPS, 16 / WARPS)
     backward(const sh_fedavg_cnn_step s, const sh_fedavg_cnn_memory m)
@@ -463,8 +466,8 @@ template <bool TF32> shoal_err forward(sh_exec *exec, const sh_fedavg_cnn_step &
     }
 }
 
-/* A multiprocessor has one block of one client, which is large, or two of several, so that one loads while the other
- * computes. */
+/* With one client, a multiprocessor runs one large block. With several, it runs two blocks, so that one loads while the
+ * other computes. */
 template <bool MOMENTUM, bool TF32>
 shoal_err backward_of(sh_exec *exec, const sh_fedavg_cnn_step &s, const sh_fedavg_cnn_memory &m)
 {

@@ -6,7 +6,8 @@ namespace
 
 constexpr int THREADS = 512, CLASSES = 10;
 
-/* A block a client. A thread has every THREADS-th row; then the threads are added pair by pair, always in the same order. */
+/* One block per client. A thread adds every THREADS-th row; then the threads' sums are added in pairs, always in the
+ * same order. */
 __global__ void __launch_bounds__(THREADS) add_scores(const sh_fedavg_cnn_step s, const sh_fedavg_cnn_memory m)
 {
     __shared__ double losses[THREADS], rights[THREADS];

@@ -1,5 +1,6 @@
-/* A block's threads in groups of lanes. A group works on one row: its lanes take the elements in turn, and what they
- * found is joined in an order that depends on the shape only, so that the same input always gives the same bits. */
+/* Divides a block's threads into groups of lanes. A group works on one row: its lanes take the elements in turn, and
+ * their results are joined in an order that depends on the shape only, so that the same input always gives the same
+ * bits. */
 #ifndef SH_KERNELS_CUDA_GROUP_CUH
 #define SH_KERNELS_CUDA_GROUP_CUH
 
@@ -7,15 +8,16 @@
 
 #define SH_WARP 32
 #define SH_MOST_LANES 512
-#define SH_ENOUGH_LANES (INT64_C(1) << 17) /* keep a large card busy */
-#define SH_BATCH 4 /* elements that a lane reads at once, so that it waits for memory once for all of them */
+#define SH_ENOUGH_LANES (INT64_C(1) << 17) /* lanes that keep a large GPU busy */
+#define SH_BATCH 4 /* elements that a lane reads at once, so that it waits for memory only once */
 
 /* How a launch divides its blocks. All numbers are powers of two. */
 typedef struct sh_groups {
-    int32_t lanes;     /* of a group; all in one warp or in whole warps, unless side_by_side */
-    int32_t groups;    /* of a block */
-    bool side_by_side; /* neighbouring threads belong to neighbouring groups, for rows that lie side by side in memory;
-                        * otherwise they belong to one group. At most SH_THREADS threads a block */
+    int32_t lanes;  /* per group; all in one warp or in whole warps, unless side_by_side */
+    int32_t groups; /* per block */
+    /* Neighbouring threads belong to neighbouring groups, for rows that lie side by side in memory. Otherwise they
+     * belong to one group. At most SH_THREADS threads per block. */
+    bool side_by_side;
 } sh_groups;
 
 static inline int sh_group_threads(sh_groups g)
@@ -43,7 +45,7 @@ static inline sh_groups sh_groups_of_rows(int64_t rows, int64_t n, int least, in
     return sh_groups{lanes, groups, false};
 }
 
-/* For rows of n elements, of which `beside` lie side by side. */
+/* For rows of n elements; `beside` rows lie side by side. */
 static inline sh_groups sh_groups_of_columns(int64_t rows, int64_t n, int64_t beside, int least)
 {
     int lanes = 1, width = 1;
@@ -56,10 +58,10 @@ static inline sh_groups sh_groups_of_columns(int64_t rows, int64_t n, int64_t be
     return sh_groups{lanes, SH_THREADS / lanes, true};
 }
 
-/* The calling thread's place. */
+/* The place of the calling thread. */
 typedef struct sh_place {
     int lane, group;
-    int64_t row; /* groups numbered through all blocks */
+    int64_t row; /* groups are numbered through all blocks */
 } sh_place;
 
 __device__ __forceinline__ sh_place sh_place_of(const sh_groups &g)
@@ -70,7 +72,7 @@ __device__ __forceinline__ sh_place sh_place_of(const sh_groups &g)
     return sh_place{lane, group, (int64_t)blockIdx.x * g.groups + group};
 }
 
-/* The value that the lane whose number differs in the bit `other` has. S consists of words of 4 bytes. */
+/* Returns the value of the lane whose number differs in the bit `other`. S consists of words of 4 bytes. */
 template <class S> __device__ __forceinline__ S sh_exchange(S s, int other)
 {
     static_assert(sizeof(S) % 4 == 0, "words");
@@ -83,7 +85,7 @@ template <class S> __device__ __forceinline__ S sh_exchange(S s, int other)
     return s;
 }
 
-/* Joins the values of `lanes` neighbours; each gets the result. join(a, b) must be join(b, a) to the bit. */
+/* Joins the values of `lanes` neighbours. Each gets the result. join(a, b) must equal join(b, a) to the bit. */
 template <class S, class Join> __device__ __forceinline__ S sh_join_neighbours(int lanes, S s, Join join)
 {
 #pragma unroll 1
@@ -93,7 +95,7 @@ template <class S, class Join> __device__ __forceinline__ S sh_join_neighbours(i
     return s;
 }
 
-/* Joins the values of a group's lanes; each lane gets the result. All threads of the block must call it. */
+/* Joins the values of a group's lanes. Each lane gets the result. All threads of the block must call it. */
 template <class S, class Join> __device__ S sh_group_join(const sh_groups &g, S s, Join join)
 {
     __shared__ S shared[SH_THREADS];
@@ -126,14 +128,15 @@ template <class S, class Join> __device__ S sh_group_join(const sh_groups &g, S 
     return s;
 }
 
-/* A batch of a lane: every lanes-th element of the row, from its next one. left counts the elements of the row from that
- * one to the end, other lanes' too; element k of the batch is there if k · lanes < left. */
+/* A batch of a lane: every lanes-th element of the row, from the lane's next one on. Returns the number of elements
+ * from that one to the end of the row, those of other lanes included. Element k of the batch exists if k · lanes <
+ * left. */
 __device__ __forceinline__ int sh_batch_left(int64_t n, int64_t next)
 {
     return n - next < INT32_MAX ? (int)(n - next) : INT32_MAX;
 }
 
-/* Reads a batch whose elements lie `hop` apart; those that are not there become `otherwise`. */
+/* Reads a batch whose elements are `hop` apart. Elements that do not exist become `otherwise`. */
 template <class T>
 __device__ __forceinline__ void sh_batch_load(T (&x)[SH_BATCH], const T *from, int64_t hop, int lanes, int left,
                                               T otherwise)
@@ -151,7 +154,8 @@ __device__ __forceinline__ void sh_batch_load(T (&x)[SH_BATCH], const T *from, i
     }
 }
 
-/* A lane adds a batch in T and the batches in f64, so that long sums stay accurate and f64 is not what takes the time. */
+/* A lane adds up a batch in T, and the batches in f64. So long sums stay accurate, and f64 does not dominate the
+ * time. */
 __device__ __forceinline__ double sh_group_sum(const sh_groups &g, double x)
 {
     return sh_group_join(g, x, [](double a, double b) { return a + b; });

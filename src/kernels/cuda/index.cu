@@ -1,8 +1,8 @@
 /* The CUDA twin of cpu/index_reference.c; the contract is kernels/index.h. An index out of range reads 0 and writes
  * nothing.
  *
- * Sums have a fixed order without atomics: the warp or block of an index's first occurrence adds all later ones, too,
- * in order. That compares every index with every other, which is cheap for the thousands of indices of a batch. */
+ * Sums have a fixed order without atomics: the warp or block of an index's first occurrence also adds all later ones,
+ * in order. This compares each index with all others, which is cheap for the thousands of indices of a batch. */
 #include "kernels/cuda/element.cuh"
 
 #define ADD_THREADS 128
@@ -12,7 +12,8 @@
 
 /* ---- rows of a table ---- */
 
-/* Rows of `units` units: as many bytes as divide a row and fit the memory. I counts all units. */
+/* Copies rows of `units` units. A unit has as many bytes as divide a row and suit the alignment. I: an integer type
+ * that can count all units. */
 template <class Unit, class I>
 static __global__ void select_kernel(Unit *out, const Unit *table, const int64_t *index, I total, I units, I count,
                                      int64_t rows)
@@ -57,8 +58,8 @@ static shoal_err select_rows(sh_exec *exec, const sh_index_shape *s, void *out, 
                           : select_units<uint8_t>(exec, s, row, out, table, index);
 }
 
-/* A block for each index i and ADD_THREADS of the table's outer · inner columns, and then more of them if the grid is not
- * as wide as the table. If i is the first occurrence of its index, the block adds the rows of all occurrences. */
+/* One block per index i and ADD_THREADS of the table's outer · inner columns; it takes more columns if the grid is
+ * narrower than the table. If i is the first occurrence of its index, the block adds the rows of all occurrences. */
 template <class T>
 static __global__ void add_kernel(T *table, const T *in, const int64_t *index, int64_t count, int64_t rows,
                                   int64_t inner, int64_t columns)
@@ -120,7 +121,7 @@ static shoal_err no_add(shoal_dtype dtype)
     return shoal_fail(SHOAL_EINVAL, "adding by index does not support %s", shoal_dtype_name(dtype));
 }
 
-/* Integers add as unsigned ones, so that they wrap around. */
+/* Adds integers as unsigned ones, so that they wrap around. */
 static shoal_err add_rows(sh_exec *exec, const sh_index_shape *s, void *table, const void *in, const int64_t *index)
 {
     bool empty = s->outer * s->count * s->inner == 0;
@@ -154,7 +155,7 @@ template <class T> static shoal_err gather_size(sh_exec *exec, const sh_iter *it
     });
 }
 
-/* straight has the shape of index; indexed is accessed where the index says. */
+/* straight: the view that has the shape of index. indexed: the one that is accessed where the index says. */
 static shoal_err check(int32_t dim, const sh_view *indexed, const sh_view *straight, const sh_view *index)
 {
     int32_t ndim = index->ndim;
@@ -168,7 +169,7 @@ static shoal_err check(int32_t dim, const sh_view *indexed, const sh_view *strai
                              (int)dim);
 }
 
-/* The part of v that an index of that shape reaches, from the places 0 along dim. */
+/* Returns the part of v that an index of that shape reaches from the places 0 along dim. */
 static sh_view reached(const sh_view *v, const sh_view *index, int32_t dim)
 {
     sh_view part = *v;
@@ -201,12 +202,12 @@ static shoal_err gather(sh_exec *exec, int32_t dim, const sh_view *out, const sh
     }
 }
 
-/* ---- scatter: two places collide only on one line along dim. The loop goes over the lines of out, index and a; each
- * warp takes one place i of one line ---- */
+/* ---- scatter: two places collide only if they are on one line along dim. The loop runs over the lines of out, index
+ * and a; each warp takes one place i of one line ---- */
 
 typedef struct lines {
     sh_loop<3> loop;
-    int64_t n, bound;                     /* places on a line of the index, and of out */
+    int64_t n, bound;                     /* places on a line of the index; places on a line of out */
     int64_t out_step, index_step, a_step; /* in bytes along a line */
     bool across;                          /* neighbouring warps take neighbouring lines */
 } lines;
@@ -216,7 +217,7 @@ static __device__ __forceinline__ int64_t index_at(const lines &l, const char *i
     return *(const int64_t *)(index + i * l.index_step);
 }
 
-/* Returns whether the index occurs at a place from `first` to `end` - 1. All lanes of a warp ask together. */
+/* Returns whether the index occurs at a place from `first` to `end` - 1. All lanes of a warp call it together. */
 static __device__ __forceinline__ bool occurs(const lines &l, const char *index, int64_t first, int64_t end,
                                               int64_t mine)
 {
@@ -228,7 +229,7 @@ static __device__ __forceinline__ bool occurs(const lines &l, const char *index,
     return false;
 }
 
-/* Adds all occurrences from place i on, in order; the lanes read ahead. */
+/* Adds all occurrences from place i on, in order. The lanes read ahead. */
 template <class T>
 static __device__ __forceinline__ void scatter_sum(const lines &l, char *const (&p)[3], int64_t i, int64_t mine)
 {
@@ -246,7 +247,7 @@ static __device__ __forceinline__ void scatter_sum(const lines &l, char *const (
     }
 }
 
-/* A warp for each place. The first occurrence of an index adds all; the last one writes. */
+/* One warp per place. The first occurrence of an index adds all; the last one writes. */
 template <class T, bool add> static __global__ void scatter_kernel(lines l)
 {
     uint64_t lines = l.loop.count, total = lines * (uint64_t)l.n, by = l.across ? lines : (uint64_t)l.n;

@@ -32,7 +32,7 @@ extern "C" __attribute__((visibility("default"))) const sh_cuda_library *sh_cuda
     return &library;
 }
 
-/* What the files of kernels/cpu that are compiled in here call; libshoal's is not exported to this library. */
+/* Called by the files of kernels/cpu that are compiled into this library: libshoal does not export its own to it. */
 extern "C" shoal_err shoal_fail(shoal_err err, const char *format, ...)
 {
     char text[256];
@@ -46,7 +46,7 @@ extern "C" shoal_err shoal_fail(shoal_err err, const char *format, ...)
 shoal_err sh_cuda_called(const char *what, cudaError_t result)
 {
     if (result != cudaSuccess) {
-        (void)cudaGetLastError(); /* is told here, not by the next launch */
+        (void)cudaGetLastError(); /* reported here, not by the next launch */
     }
     return sh_cuda_the_host->result(what, (int)result); /* runtime and driver have the same numbers */
 }

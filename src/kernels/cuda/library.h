@@ -1,6 +1,6 @@
-/* The border between libshoal and libshoal_cuda. libshoal loads libshoal_cuda when a card is first asked for
- * (device/cuda_library.c). libshoal_cuda has the kernels and nothing else: memory, streams and sharing are in libshoal,
- * which calls the driver. Both are made by one build; the word below tells others apart. */
+/* The interface between libshoal and libshoal_cuda. libshoal loads libshoal_cuda when a program first asks for a GPU
+ * (device/cuda_library.c). libshoal_cuda has only the kernels: memory, streams and sharing are in libshoal, which calls
+ * the driver. One build makes both; the layout word below detects another build's. */
 #ifndef SH_KERNELS_CUDA_LIBRARY_H
 #define SH_KERNELS_CUDA_LIBRARY_H
 
@@ -12,19 +12,19 @@ extern "C" {
 
 /* What libshoal_cuda may call. Written once, by sh_cuda_library_open. */
 typedef struct sh_cuda_host {
-    /* Records an error text and returns the code: shoal_fail. */
+    /* Sets the error text and returns the code: shoal_fail. */
     shoal_err (*fail)(shoal_err err, const char *format, ...);
-    /* Called after every launch, which it counts: work between processes is ordered by that (device/cuda_share.h).
-     * Returns SHOAL_OK for 0; otherwise records what a CUresult or cudaError_t means, and remembers an error that ended
-     * the context. `what` names the kernel. */
+    /* Called after every launch. Counts it, because the order of work between processes depends on this count
+     * (device/cuda_share.h). Returns SHOAL_OK for 0. Otherwise sets an error for the CUresult or cudaError_t, and
+     * remembers an error that ended the context. `what` names the kernel. */
     shoal_err (*result)(const char *what, int result);
-    /* Returns at least size bytes of card memory, aligned to 256, until the next kernel of this exec. NULL with the
-     * error set if there is none. */
+    /* Returns at least size bytes of GPU memory, aligned to 256. Valid until the next kernel of this exec. Returns
+     * NULL and sets the error if there is none. */
     void *(*scratch)(sh_exec *exec, size_t size);
 } sh_cuda_host;
 
 typedef struct sh_cuda_library {
-    uint64_t layout; /* SH_CUDA_LAYOUT of the build that made it */
+    uint64_t layout; /* SH_CUDA_LAYOUT of the build that made the library */
     const sh_kernels *kernels;
 } sh_cuda_library;
 

@@ -4,10 +4,10 @@
 namespace
 {
 
-constexpr int SIDE = 16;               /* a block computes SIDE x SIDE elements of C, one a thread */
-constexpr int64_t MOST_BLOCKS = 65535; /* in the second and third direction of a grid */
+constexpr int SIDE = 16;               /* a block computes SIDE x SIDE elements of C, one per thread */
+constexpr int64_t MOST_BLOCKS = 65535; /* the limit of a grid's y and z dimensions */
 
-/* Integers wrap around, which only unsigned ones do by the rules of the language. */
+/* Integers wrap around. In the language only unsigned ones do. */
 template <typename T> struct sum_of {
     typedef T type;
 };
@@ -28,7 +28,7 @@ __device__ inline uint32_t sh_matmul_finished(const sh_matmul_args &g, uint32_t 
     return sum + before;
 }
 
-/* Any strides: tiles of A and B go through shared memory. */
+/* Any strides. Tiles of A and B go through shared memory. */
 template <typename T> __global__ void __launch_bounds__(SIDE *SIDE) general(sh_matmul_args g)
 {
     typedef typename sum_of<T>::type S;

@@ -8,7 +8,7 @@
 
 #include "kernels/cuda/launch.cuh"
 
-/* alpha · sum + bias + C, then relu, for one element of C. */
+/* Returns alpha · sum + bias + C, then relu, for one element of C. */
 template <typename T> __device__ inline T sh_matmul_finished(const sh_matmul_args &g, T sum, int64_t column, T before)
 {
     sum *= (T)g.alpha;
@@ -17,10 +17,11 @@ template <typename T> __device__ inline T sh_matmul_finished(const sh_matmul_arg
     return sum < 0 && g.relu ? 0 : sum;
 }
 
-/* C from the sums of `parts` parts of k, each [m][n] in scratch memory; added up in their order. batch is 1. */
+/* Computes C from the sums of `parts` parts of k, each [m][n] in scratch memory, added up in their order. batch is
+ * 1. */
 shoal_err sh_matmul_add_parts(sh_exec *exec, const sh_matmul_args *g, const float *sums, int parts);
 
-/* Any sizes and strides whose strides have a 1 each; few rows or columns is where it is fast. */
+/* Returns whether the kernel for few rows or columns serves g: any sizes, if one stride of each operand is 1. */
 bool sh_matmul_small_fits(const sh_matmul_args *g);
 shoal_err sh_matmul_small(sh_exec *exec, const sh_matmul_args *g);
 

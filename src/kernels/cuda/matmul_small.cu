@@ -1,29 +1,29 @@
 /* Matrix products of f32 with few rows or columns, as in the linear layers of small networks.
  *
- * A block computes 16 x 16 elements of C. It loads its rows of A and columns of B for the whole of k, or of one part of
- * k, at once: one wait for memory instead of one for each step of a loop. A warp has 4 x 8 elements; 8 lanes share 4 x 2
- * of them, each with another eighth of k, and exchange their sums so that each lane ends with one element. */
+ * A block computes 16 x 16 elements of C. It loads its rows of A and columns of B at once, for all of k or for one part
+ * of k. So it waits for memory once, and not in each step of a loop. A warp has 4 x 8 elements. 8 lanes share 4 x 2 of
+ * these, each with another eighth of k, and exchange their sums so that each lane ends with one element. */
 #include "kernels/cuda/matmul.cuh"
 
 namespace
 {
 
 constexpr int SIDE = 16, THREADS = 256;
-constexpr int MOST_K = 512; /* of one part */
-constexpr int STEP = 8 * 4; /* elements of k in one step of a warp: 8 lanes with 4 each */
+constexpr int MOST_K = 512; /* the largest k of one part */
+constexpr int STEP = 8 * 4; /* elements of k per step of a warp: 8 lanes with 4 each */
 
-/* How many elements of k a part has, and how far apart rows are in shared memory. */
+/* How many elements of k a part has, and the pitch of rows in shared memory. */
 struct plan {
     int parts, part, pitch;
 };
 
-/* to[row][k] = from[row * row_step + k * k_step] for 16 rows and `depth` elements of k, zeros up to the next STEP and in
- * rows beyond `rows`. One of the steps is 1. */
+/* to[row][k] = from[row * row_step + k * k_step] for 16 rows and `depth` elements of k. Rows beyond `rows`, and
+ * elements up to the next STEP, become zero. One of the steps is 1. */
 __device__ void load(const float *from, int64_t row_step, int64_t k_step, int rows, int depth, int pitch, float *to)
 {
     const int filled = (depth + STEP - 1) / STEP * STEP;
     if (k_step == 1 && row_step % 4 == 0 && depth % 4 == 0 && (uintptr_t)from % 16 == 0) {
-        /* A warp has two rows; four loads of 16 bytes are under way together. */
+        /* Each warp has two rows. Four loads of 16 bytes are in flight together. */
         const int lane = threadIdx.x % 32, quads = filled / 4;
         for (int row = threadIdx.x / 32; row < SIDE; row += THREADS / 32) {
 #pragma unroll 4
@@ -50,7 +50,7 @@ __device__ void load(const float *from, int64_t row_step, int64_t k_step, int ro
     }
 }
 
-/* Adds the sums of 8 lanes; lane l of them returns element l. Fixed order. */
+/* Adds up the sums of 8 lanes in a fixed order. Lane l of them returns element l. */
 __device__ inline float exchange(float (&sum)[8], int lane)
 {
 #pragma unroll
@@ -65,7 +65,7 @@ __device__ inline float exchange(float (&sum)[8], int lane)
     return sum[0];
 }
 
-/* The sum of this thread's element: row `top` + lane's row of 4, column `left` + lane's column of 2. */
+/* Returns this thread's element: row `top` + the lane's row of 4, column `left` + the lane's column of 2. */
 __device__ float dot(const float *a, const float *b, int steps, int pitch, int lane)
 {
     float sum[8] = {};
@@ -94,7 +94,7 @@ __device__ float dot(const float *a, const float *b, int steps, int pitch, int l
     return exchange(sum, lane);
 }
 
-/* blockIdx.x: columns; blockIdx.y: rows; blockIdx.z: the part of k if sums is not NULL, else the batch. */
+/* blockIdx.x: the columns; blockIdx.y: the rows; blockIdx.z: the part of k if sums is not NULL, else the batch. */
 __global__ void __launch_bounds__(THREADS) small(sh_matmul_args g, plan p, float *sums)
 {
     extern __shared__ __align__(16) float room[];
@@ -107,7 +107,8 @@ __global__ void __launch_bounds__(THREADS) small(sh_matmul_args g, plan p, float
     load(a, g.a_row, g.a_col, (int)min((int64_t)SIDE, g.m - top), depth, p.pitch, a_rows);
     load(b, g.b_col, g.b_row, (int)min((int64_t)SIDE, g.n - left), depth, p.pitch, b_columns);
     __syncthreads();
-    /* Warp w: rows w / 2 * 4 + 0..3, columns w % 2 * 8 + 0..7; lanes 8j to 8j + 7 have columns 2j and 2j + 1 of these. */
+    /* Warp w has rows w / 2 * 4 + 0..3 and columns w % 2 * 8 + 0..7. Its lanes 8j to 8j + 7 have columns 2j and 2j + 1
+     * of these. */
     const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
     const int row = warp / 2 * 4, column = warp % 2 * 8 + lane / 8 * 2;
     const float sum =
@@ -138,7 +139,7 @@ __global__ void add_parts(sh_matmul_args g, const float *sums, int parts)
     }
 }
 
-/* k is divided where it is too long for shared memory, or where a few blocks would have all the work. */
+/* Divides k where it is too long for shared memory, or where few blocks would do all the work. */
 plan plan_of(const sh_matmul_args *g)
 {
     const int64_t tiles = (g->m + SIDE - 1) / SIDE * ((g->n + SIDE - 1) / SIDE);

@@ -1,28 +1,29 @@
-/* Matrix products of f32 of middling and large size.
+/* Matrix products of f32 of medium and large size.
  *
- * A block computes 64 x 64 elements of C, a thread 4 x 4 of them. (8 x 8 would need fewer words from shared memory, but
- * our products are so small that more threads count for more.) Tiles of A and B, 32 elements of k deep, go through shared
- * memory; while one is used the next is on its way, in registers. Where there are few tiles, k is divided among blocks. */
+ * A block computes 64 x 64 elements of C, a thread 4 x 4 of them. (With 8 x 8 a thread would load fewer words from
+ * shared memory per product. But the products in our models are so small that more threads matter more.) Tiles of A and
+ * B, 32 elements of k deep, go through shared memory. While one tile is in use, the next one is being loaded into
+ * registers. If there are few tiles, k is divided among blocks. */
 #include "kernels/cuda/matmul.cuh"
 
 namespace
 {
 
 constexpr int SIDE = 64, DEPTH = 32, SOME = 8;
-constexpr int QUADS = 1; /* rows of a thread, in fours */
+constexpr int QUADS = 1; /* rows per thread, in groups of four */
 constexpr int THREADS = SIDE * SIDE / (16 * QUADS), APART = SIDE / QUADS;
 constexpr int PITCH = SIDE + 4; /* of an element of k in shared memory */
 constexpr int LOADS = SIDE * DEPTH / 4 / THREADS;
 
-/* One operand: element (row, k) is at data[row * row_step + k * k_step], and one of the steps is 1. */
+/* An operand. Element (row, k) is at data[row * row_step + k * k_step], and one of the steps is 1. */
 struct operand {
     const float *data;
     int64_t row_step, k_step;
-    int64_t rows, depth; /* what there is of it from here on; beyond are zeros */
-    bool aligned;        /* four elements along the step of 1 can be loaded as one */
+    int64_t rows, depth; /* rows and elements of k that remain from here on; beyond them are zeros */
+    bool aligned;        /* four elements along the step of 1 can be loaded at once */
 };
 
-/* Four elements side by side, or the `left` that there are. */
+/* Loads four adjacent elements, or the `left` that remain. */
 __device__ inline float4 load_four(const float *from, int64_t left, bool aligned)
 {
     if (aligned && left >= 4) {
@@ -61,7 +62,7 @@ template <bool ALONG_K> __device__ inline void store(const float4 (&from)[LOADS]
     }
 }
 
-/* `depth` elements of k, rounded up to SOME: beyond them the tiles have zeros. */
+/* depth: elements of k, rounded up to SOME; beyond them the tiles have zeros. */
 __device__ inline void multiply(const float (&a)[DEPTH][PITCH], const float (&b)[DEPTH][PITCH], int row, int column,
                                 int depth, float (&sum)[4 * QUADS][4])
 {
@@ -82,7 +83,7 @@ __device__ inline void multiply(const float (&a)[DEPTH][PITCH], const float (&b)
     }
 }
 
-/* Writes four elements of a row: the sums of a part of k, or C itself. */
+/* Writes four elements of a row: to the sums of a part of k, or to C. */
 __device__ inline void finish(const sh_matmul_args &g, const float *sum, int64_t i, int64_t j, float *part, float *c)
 {
     float *const to = part ? part + i * g.n + j : c + i * g.c_row + j;
@@ -109,7 +110,7 @@ __device__ inline void finish(const sh_matmul_args &g, const float *sum, int64_t
     }
 }
 
-/* blockIdx.x: columns; blockIdx.y: rows; blockIdx.z: the part of k if sums is not NULL, else the batch. */
+/* blockIdx.x: the columns; blockIdx.y: the rows; blockIdx.z: the part of k if sums is not NULL, else the batch. */
 template <bool A_ALONG, bool B_ALONG>
 __global__ void __launch_bounds__(THREADS)
     tiles(sh_matmul_args g, int64_t part, bool a_aligned, bool b_aligned, float *sums)
@@ -140,7 +141,7 @@ __global__ void __launch_bounds__(THREADS)
     for (int64_t k = 0; k < depth; k += DEPTH, turn ^= 1) {
         store<A_ALONG>(a_next, a_tile[turn]);
         store<B_ALONG>(b_next, b_tile[turn]);
-        __syncthreads(); /* also: all have left the tile that the next turn overwrites */
+        __syncthreads(); /* the tile is complete, and no thread reads the one that the next turn overwrites */
         if (k + DEPTH < depth) {
             fetch<A_ALONG>(a, k + DEPTH, a_next);
             fetch<B_ALONG>(b, k + DEPTH, b_next);
@@ -157,7 +158,7 @@ __global__ void __launch_bounds__(THREADS)
     }
 }
 
-/* Whether four elements along the step of 1 can be loaded as one, in every row and batch. */
+/* Returns whether four elements along the step of 1 can be loaded at once, in every row and batch. */
 bool aligned(const void *data, int64_t step, int64_t batch_step)
 {
     return (uintptr_t)data % 16 == 0 && step % 4 == 0 && batch_step % 4 == 0;

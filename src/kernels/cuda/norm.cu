@@ -1,8 +1,8 @@
 /* The CUDA twin of cpu/norm_reference.c; the contract is kernels/norm.h. */
 #include "kernels/cuda/group.cuh"
 
-#define MOST_CHUNKS 256 /* of the rows, for the gradients of gamma and beta */
-#define LEAST_ROWS 128  /* of a chunk */
+#define MOST_CHUNKS 256 /* chunks of rows, for the gradients of gamma and beta */
+#define LEAST_ROWS 128  /* rows per chunk */
 #define WANTED_BLOCKS (4 * SH_MULTIPROCESSORS)
 
 struct pair {
@@ -14,8 +14,8 @@ static __device__ pair added(const pair &x, const pair &y)
     return pair{x.a + y.a, x.b + y.b};
 }
 
-/* A group of lanes computes one row; a lane reads and writes the same elements, so y may be x. A row of at most one batch
- * a lane is read once, and stays in registers. */
+/* A group of lanes computes one row. Each lane writes only elements that it has read, so y may be x. A row of at most
+ * one batch per lane is read once, and stays in registers. */
 template <class T>
 static __global__ void __launch_bounds__(SH_MOST_LANES, 2)
     norm_rows(int64_t rows, int64_t n, const sh_groups g, T eps, T *y, T *mean, T *rstd, const T *x, const T *gamma,
@@ -140,8 +140,8 @@ template <class T> static __device__ void add_parameters(T *dgamma, T *dbeta, in
     }
 }
 
-/* A group of lanes computes one column, of the rows of chunk blockIdx.y. If there are several chunks, it leaves the sums
- * in found [chunks, n]. */
+/* A group of lanes computes one column, over the rows of chunk blockIdx.y. If there are several chunks, it stores the
+ * sums in found [chunks, n]. */
 template <class T>
 static __global__ void __launch_bounds__(SH_THREADS)
     norm_gradient_of_parameters(int64_t rows, int64_t n, int64_t chunk, const sh_groups g, T *dgamma, T *dbeta,
@@ -238,7 +238,7 @@ static shoal_err parameters_of(sh_exec *exec, const sh_norm_shape *s, void *dgam
     return sh_cuda_launched("layer norm backward");
 }
 
-/* dx may be dy, so it comes last. */
+/* Computes dx last, because it may be dy. */
 template <class T>
 static shoal_err backward_of(sh_exec *exec, const sh_norm_shape *s, void *dx, void *dgamma, void *dbeta, const void *dy,
                              const void *x, const void *gamma, const void *mean, const void *rstd)

@@ -1,14 +1,14 @@
-/* The CUDA twin of cpu/optim_reference.c; the contract is kernels/optim.h. A launch makes the step of up to MOST_PARTS
- * parameters: a block takes one piece of one of them. Hogwild's races are intended: loads and stores are plain, and an
- * aligned element is never torn. */
+/* The CUDA twin of cpu/optim_reference.c; the contract is kernels/optim.h. A launch updates up to MOST_PARTS
+ * parameters: each block takes one piece of one of them. Hogwild's races are intended: loads and stores are plain, and
+ * an aligned element is never torn. */
 #include "kernels/cuda/element.cuh"
 
 #include <math.h>
 
-#define MOST_PARTS 64 /* as arguments of a kernel */
+#define MOST_PARTS 64 /* parts per launch, which are arguments of the kernel */
 #define WIDTH 4
-#define PIECE (SH_THREADS * WIDTH) /* elements of a block */
-#define MOST_INPUTS 64             /* of average, as arguments of a kernel */
+#define PIECE (SH_THREADS * WIDTH) /* elements per block */
+#define MOST_INPUTS 64             /* inputs of average per launch, which are arguments of the kernel */
 
 typedef struct batch {
     int32_t count;
@@ -16,7 +16,7 @@ typedef struct batch {
     sh_optim_part parts[MOST_PARTS];
 } batch;
 
-/* The part of this block, and the pack of this thread in it. */
+/* Returns this block's part, and stores the pack of this thread in *out_pack. */
 static __device__ __forceinline__ const sh_optim_part &part_of(const batch &all, int64_t *out_pack)
 {
     int low = 0, high = all.count - 1, block = (int)blockIdx.x;
@@ -80,7 +80,7 @@ template <class T> static __global__ void sgd_kernel(const __grid_constant__ bat
 
 template <class T> struct adam_numbers {
     T step, root, eps, beta1, rest1, beta2, rest2, shrink, decay;
-    double lr, exact1, exact2; /* for the bias, if the step is in card memory */
+    double lr, exact1, exact2; /* for the bias correction, if the step is in GPU memory */
     bool decays, maximize;
 
     explicit adam_numbers(const sh_adam_args &a)
@@ -186,7 +186,7 @@ template <class T> static __global__ void rmsprop_kernel(const __grid_constant__
 
 /* ---- sums of squares, and scaling ---- */
 
-/* *out = the sum of what the block's threads have, by halves. */
+/* *out = the sum of the values of the block's threads, added by halves. */
 static __device__ __forceinline__ void sum_block(double own, double *out)
 {
     __shared__ double sums[SH_THREADS];
@@ -202,7 +202,7 @@ static __device__ __forceinline__ void sum_block(double own, double *out)
     }
 }
 
-/* sums[block] = the sum of the squares of the block's piece: first within threads. */
+/* sums[block] = the sum of the squares of the block's piece, first within each thread. */
 template <class T> static __global__ void sumsq_kernel(const __grid_constant__ batch all, double *sums)
 {
     int64_t i;
@@ -218,7 +218,7 @@ template <class T> static __global__ void sumsq_kernel(const __grid_constant__ b
     sum_block(sum, &sums[blockIdx.x]);
 }
 
-/* *out = the sum of n numbers; one block. */
+/* *out = the sum of n numbers. One block. */
 static __global__ void sum_kernel(double *out, const double *sums, int64_t n)
 {
     double sum = 0;
@@ -228,8 +228,8 @@ static __global__ void sum_kernel(double *out, const double *sums, int64_t n)
     sum_block(sum, out);
 }
 
-/* Multiplies by factor; if sumsq is given (of type S), by the factor that makes the norm at most `factor`, and by
- * if_nan where that is NaN. */
+/* Multiplies by factor. If sumsq is given (of type S), by the factor that makes the norm at most `factor`, and by
+ * if_nan if that is NaN. */
 template <class T, class S>
 static __global__ void scale_kernel(const __grid_constant__ batch all, double factor, const S *sumsq, double if_nan)
 {
@@ -297,7 +297,7 @@ static shoal_err each_batch(const char *what, const sh_optim_part *parts, int32_
     return SHOAL_OK;
 }
 
-/* The step of a rule, which has a kernel for each type. */
+/* Runs the update of a rule, which has a kernel for each type. */
 template <template <class> class Numbers, class Args>
 static shoal_err step_all(const char *what, void (*f32)(batch, Numbers<float>), void (*f64)(batch, Numbers<double>),
                           sh_exec *exec, shoal_dtype dtype, const Args *args, const sh_optim_part *parts, int32_t count)
@@ -441,7 +441,8 @@ static __global__ void average_kernel(const __grid_constant__ inputs all, int32_
     }
 }
 
-/* More inputs than a launch takes: the sums so far are kept in scratch memory, so that out is written at the end only. */
+/* For more inputs than a launch takes: keeps the partial sums in scratch memory, so that out is written only at the
+ * end. */
 template <class T>
 static shoal_err average_run(sh_exec *exec, int64_t n, T *out, const void *const *in, const double *weights,
                              int32_t count)

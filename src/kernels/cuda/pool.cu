@@ -1,22 +1,23 @@
-/* The CUDA twin of cpu/pool_reference.c; the contract is kernels/pool.h. Forward has a thread for each output; backward
- * has one for each element of x, which adds the windows that contain it in row-major order, as the reference does. */
+/* The CUDA twin of cpu/pool_reference.c; the contract is kernels/pool.h. Forward has one thread per output. Backward
+ * has one thread per element of x, which adds the windows that contain the element in row-major order, as the reference
+ * does. */
 #include "kernels/cuda/element.cuh"
 
-/* A sh_pool2d whose planes are below 2^31 elements. */
+/* A sh_pool2d whose planes have less than 2^31 elements. */
 struct pooling {
     int32_t in_h, in_w, out_h, out_w;
-    int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w; /* padding may make them larger than a plane */
+    int64_t kernel_h, kernel_w, stride_h, stride_w, pad_h, pad_w; /* with padding, these may be larger than a plane */
     bool exclude_pad;
     int64_t planes;
     sh_wide_divider by_in_h, by_in_w, by_out_h, by_out_w, by_stride_h, by_stride_w;
 };
 
-/* A range of rows or columns: from first to before end. */
+/* A range of rows or columns, from first to end - 1. */
 struct range {
     int32_t first, end;
 };
 
-/* The elements of x in window i. */
+/* Returns the elements of x in window i. */
 static __device__ __forceinline__ range elements_of(int32_t i, int64_t kernel, int64_t stride, int64_t pad,
                                                     int32_t size)
 {
@@ -24,16 +25,16 @@ static __device__ __forceinline__ range elements_of(int32_t i, int64_t kernel, i
     return range{(int32_t)(first < 0 ? 0 : first), (int32_t)(end > size ? size : end)};
 }
 
-/* The windows that contain element i of x. */
+/* Returns the windows that contain element i of x. */
 static __device__ __forceinline__ range windows_of(int32_t i, int64_t kernel, const sh_wide_divider &by_stride,
                                                    int64_t pad, int32_t count)
 {
-    int64_t at = i + pad, before = at - kernel; /* windows that begin at `before` or earlier end too soon */
+    int64_t at = i + pad, before = at - kernel; /* windows that begin at `before` or earlier end before the element */
     int64_t first = before < 0 ? 0 : sh_wide_divide(before, by_stride) + 1, end = sh_wide_divide(at, by_stride) + 1;
     return range{(int32_t)(first < count ? first : count), (int32_t)(end < count ? end : count)};
 }
 
-/* The divisor of the mean of window (i, j). */
+/* Returns the divisor of the mean of window (i, j). */
 template <class T> static __device__ __forceinline__ T count_of(const pooling &p, int32_t i, int32_t j)
 {
     if (!p.exclude_pad) {
@@ -101,8 +102,8 @@ static __global__ void __launch_bounds__(SH_THREADS)
     }
 }
 
-/* The same for windows that are apart and without padding: a thread for each window, which writes the elements up to the
- * next one. */
+/* The same for windows that do not overlap, without padding: one thread per window, which writes the elements up to the
+ * next window. */
 template <class T>
 static __global__ void __launch_bounds__(SH_THREADS)
     pool_gradient_apart(const pooling p, const T *grad_y, const int32_t *winner, T *grad_x)

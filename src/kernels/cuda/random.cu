@@ -1,11 +1,11 @@
 /* The CUDA twin of cpu/random_reference.c; the contract is kernels/random.h. A thread computes one Philox block and the
- * four elements (two of f64 and i64) that it gives. This file is compiled without fused multiply-add, as the CPU's are,
- * and both call the same functions: every number is the CPU's, to the bit. */
+ * four elements (two of f64 and i64) that it gives. This file is compiled without fused multiply-add, like the CPU's,
+ * and both call the same functions: every number equals the CPU's to the bit. */
 #include "kernels/cpu/normal.h"
 #include "kernels/cuda/element.cuh"
 #include "kernels/philox.h"
 
-/* Where the numbers of a call begin. A captured step draws other numbers each time that it is replayed. */
+/* Where the numbers of a call begin. A captured step draws new numbers each time it is replayed. */
 typedef struct source {
     sh_random_key key;
     const uint64_t *advance;

@@ -1,7 +1,7 @@
 /* The CUDA twin of cpu/reduce_reference.c; the contract is kernels/reduce.h.
  *
- * A group of lanes computes one result. If there are few results of many elements, the elements are divided among
- * blocks, too: each writes what it found to scratch, and a second launch joins that. */
+ * A group of lanes computes one result. If there are few results of many elements, the elements are also divided among
+ * blocks: each block writes its state to scratch memory, and a second launch joins the states. */
 #include "kernels/cuda/group.cuh"
 
 extern "C" {
@@ -13,10 +13,10 @@ extern "C" {
 #define BATCH 8         /* elements that a lane reads at once */
 #define ONE_BLOCK 16384 /* elements that one block reduces in the time of a second launch */
 #define WANTED_BLOCKS (4 * SH_MULTIPROCESSORS)
-#define LEAST_ELEMENTS 8192     /* that a block gets if the elements are divided */
-#define MANY (INT64_C(1) << 22) /* elements that keep a card busy if a lane takes 32 */
+#define LEAST_ELEMENTS 8192     /* the least elements per block if they are divided */
+#define MANY (INT64_C(1) << 22) /* elements that keep a GPU busy if each lane takes 32 */
 
-/* Numbers of elements to offsets in memory. */
+/* Converts numbers of elements to offsets in memory. */
 struct dims {
     int32_t ndim;
     bool wide; /* the numbers need 64 bits */
@@ -43,13 +43,13 @@ struct dims {
     }
 };
 
-/* One launch's work. */
+/* The work of one launch. */
 struct reduction {
-    dims kept;    /* of a, of out */
+    dims kept;    /* of a, and of out */
     dims reduced; /* of a */
     int64_t results, each;
-    int64_t chunk;  /* elements of a result that one block sees */
-    int64_t chunks; /* of a result */
+    int64_t chunk;  /* elements per result and block */
+    int64_t chunks; /* chunks per result */
     const void *a;
     void *out;
     void *found;       /* [results, chunks] states; NULL if there is one chunk */
@@ -68,8 +68,7 @@ struct truth {
     }
 };
 
-/* Reads elements i, i + lanes, ...; of a last batch those that are before the end. where(i) is the offset of
- * element i. */
+/* Reads elements i, i + lanes, ...; of a last batch only those before the end. where(i) is the offset of element i. */
 template <class From, bool last, int B, class X, class Where>
 __device__ __forceinline__ void get_as(X (&x)[B], const reduction &r, int64_t i, int64_t end, int lanes, Where where)
 {
@@ -102,7 +101,7 @@ template <class X> __device__ __forceinline__ void put(const reduction &r, int64
     ((X *)r.out)[at] = x;
 }
 
-/* Of the dtype of a. */
+/* For the dtype of a. */
 template <> __device__ __forceinline__ void put<int64_t>(const reduction &r, int64_t at, int64_t x)
 {
     switch (r.dtype) {
@@ -112,14 +111,15 @@ template <> __device__ __forceinline__ void put<int64_t>(const reduction &r, int
     }
 }
 
-/* ---- the reductions. A lane sees elements; its state is joined with those of other lanes; put writes the result ---- */
+/* ---- the reductions. A lane reads elements into its state; the states of lanes are joined; put writes the result
+ * ---- */
 
 /* SUM, MEAN, SUMSQ */
 template <class T> struct sums {
     using X = T;
     using state = double;
     state total = 0;
-    T part = 0; /* of a batch */
+    T part = 0; /* of one batch */
 
     __device__ __forceinline__ void see(const reduction &r, T x, int64_t i)
     {
@@ -170,7 +170,7 @@ template <> struct sums<int64_t> {
     }
 };
 
-/* PROD: of f32 in f64, of integers as uint64_t, because signed numbers may not wrap around */
+/* PROD: of f32 in f64; of integers as uint64_t, because signed numbers must not overflow */
 template <class T> struct products {
     using X = T;
     using state = typename std::conditional<std::is_integral<T>::value, uint64_t, double>::type;
@@ -201,9 +201,9 @@ template <class T> struct products {
 /* MAX, MIN, ARGMAX, ARGMIN. A minimum is the maximum of the elements in reverse order. */
 template <class T> struct extremes {
     using X = T;
-    struct state { /* of 16 bytes, without a gap, in scratch memory */
+    struct state { /* 16 bytes without padding, in scratch memory */
         typename std::conditional<std::is_integral<T>::value, int64_t, double>::type x;
-        int64_t at; /* -1: nothing seen */
+        int64_t at; /* -1: no element yet */
     };
     T best = 0;
     int64_t first = -1;
@@ -213,7 +213,7 @@ template <class T> struct extremes {
         bool least = r.op == SH_REDUCE_MIN || r.op == SH_REDUCE_ARGMIN;
         return !least ? x : std::is_integral<T>::value ? -1 - x : -x;
     }
-    /* Whether y wins if it comes later. A NaN beats all but a NaN. */
+    /* Returns whether y replaces x, if y comes later. A NaN replaces everything but a NaN. */
     template <class V> static __device__ __forceinline__ bool beats(V y, V x)
     {
         return y > x || (y != y && x == x);
@@ -250,7 +250,7 @@ template <class T> struct extremes {
     }
 };
 
-/* ANY; ALL is: not any that is 0 */
+/* ANY; ALL is: not any element is 0 */
 template <class T> struct flags {
     using X = T;
     using state = uint32_t;
@@ -277,8 +277,8 @@ template <class T> struct flags {
     }
 };
 
-/* log Σ exp(x), in f64: Σ exp(x - greatest), rescaled when the greatest grows. Equal infinities count as a
- * difference of 0. */
+/* log Σ exp(x), in f64: Σ exp(x - greatest), rescaled when the greatest grows. The difference of equal infinities
+ * counts as 0. */
 template <class T> struct log_sums {
     using X = T;
     struct state {
@@ -328,7 +328,7 @@ __device__ __forceinline__ void see_batch(Op &op, const reduction &r, int64_t i,
     op.end_batch();
 }
 
-/* Sees elements i, i + lanes, ... before end. Code that is fast has the full batches apart. */
+/* Reads elements i, i + lanes, ... before end. fast: separate code for full batches. */
 template <bool fast, int B, class Op, class Where>
 __device__ __forceinline__ void see_all(Op &op, const reduction &r, int64_t i, int64_t end, int lanes, Where where)
 {
@@ -342,7 +342,7 @@ __device__ __forceinline__ void see_all(Op &op, const reduction &r, int64_t i, i
     }
 }
 
-/* Most reductions are of one dimension, after merging; the others get less code. */
+/* Most reductions have one dimension after merging. The others get less code. */
 template <class Op>
 __device__ __forceinline__ void see_row(Op &op, const reduction &r, int64_t base, int64_t begin, int64_t end, int lanes)
 {
@@ -375,7 +375,7 @@ __global__ void __launch_bounds__(SH_MOST_LANES, 2) reduce_elements(const reduct
     }
 }
 
-/* A warp joins the states of a result. */
+/* One warp joins the states of one result. */
 template <class Op> __global__ void __launch_bounds__(SH_THREADS) reduce_found(const reduction r)
 {
     int lane = (int)threadIdx.x % SH_WARP;
@@ -420,16 +420,16 @@ template <template <class> class Op> static shoal_err launch_of(sh_exec *exec, r
     }
 }
 
-/* ---- the host: shapes to launches ---- */
+/* ---- the host: from shapes to launches ---- */
 
-/* Sorts n dimensions by the memory order of the first strides and merges them, unless their order counts. */
+/* Sorts n dimensions by the memory order of the first strides and merges them, unless their order matters. */
 static shoal_err dims_init(dims *d, int32_t n, const int64_t shape[], const int64_t first[], const int64_t second[],
                            bool ordered)
 {
     sh_view views[2] = {};
     const sh_view *const both[] = {&views[0], &views[1]};
     for (int v = 0; v < 2; v++) {
-        views[v].dtype = SHOAL_U8; /* a stride of the iterator is one of elements */
+        views[v].dtype = SHOAL_U8; /* strides of the iterator count elements */
         views[v].ndim = n;
         memcpy(views[v].shape, shape, sizeof views[v].shape);
         memcpy(views[v].strides, v == 0 ? first : second, sizeof views[v].strides);

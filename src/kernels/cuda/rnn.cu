@@ -1,5 +1,5 @@
-/* The CUDA twin of cpu/rnn_reference.c; the contract is kernels/rnn.h. A thread reads all it needs of an element before
- * it writes, so outputs may be inputs as the contract allows. */
+/* The CUDA twin of cpu/rnn_reference.c; the contract is kernels/rnn.h. A thread reads all that it needs of an element
+ * before it writes, so outputs may be inputs where the contract allows it. */
 #include "kernels/cuda/element.cuh"
 
 template <class T> static __device__ __forceinline__ T sigmoid(T x)
@@ -7,7 +7,7 @@ template <class T> static __device__ __forceinline__ T sigmoid(T x)
     return T(1) / (T(1) + exp(-x));
 }
 
-/* Where element `at` of [n, hidden] has its first gate in [n, 4·hidden]. */
+/* Returns the position of the first gate in [n, 4·hidden] of element `at` of [n, hidden]. */
 static __device__ __forceinline__ int64_t gate_of(int64_t at, const sh_wide_divider &by_hidden)
 {
     return at + sh_wide_divide(at, by_hidden) * 3 * by_hidden.divisor;

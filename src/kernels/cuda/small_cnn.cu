@@ -1,10 +1,11 @@
-/* A step of mnist-cnn in two launches; the contract is kernels/small_cnn.h.
+/* A step of mnist-cnn in two launches. The contract is kernels/small_cnn.h.
  *
- * image_pass: one block an image. Everything of the image stays in shared memory: 97 KiB. Its 10 warps are the 10
- * channels of conv1, the 10 pairs of channels of conv2, and 5 outputs each of fc1. Only the winners of the pools have
- * gradients. A channel that dropout drops costs nothing after its number was drawn.
- * update_pass: one parameter a column of threads; sums over the images in a fixed order, then SGD. The gradients of the
- * linear layers are products of two vectors an image, so only those vectors are kept, not the products. */
+ * image_pass: one block per image. All data of the image stays in shared memory: 97 KiB. The 10 warps are the 10
+ * channels of conv1, the 10 pairs of channels of conv2, and 5 outputs of fc1 each. Only the winners of the pools have
+ * gradients. A channel that dropout drops costs nothing after its random number was drawn.
+ * update_pass: one column of threads per parameter. It adds up the images in a fixed order, then takes the step of SGD.
+ * The gradients of the linear layers are products of two vectors per image, so the first pass keeps only these
+ * vectors. */
 #include "kernels/cuda/launch.cuh"
 #include "kernels/cuda/warp.cuh"
 #include "kernels/philox.h"
@@ -15,13 +16,13 @@ namespace
 
 constexpr int THREADS = 320;
 constexpr int WARPS = THREADS / 32;
-constexpr int X_STRIDE = 38;  /* 5 rows of 5 elements lie in 25 banks */
-constexpr int A_STRIDE = 13;  /* likewise */
-constexpr int TAPS = 25;      /* of a 5x5 kernel */
-constexpr int TAPS_ROOM = 28; /* aligned to 16 bytes */
+constexpr int X_STRIDE = 38;  /* 5 rows of 5 elements are in 25 different banks */
+constexpr int A_STRIDE = 13;  /* the same */
+constexpr int TAPS = 25;      /* elements of a 5x5 kernel */
+constexpr int TAPS_ROOM = 28; /* rounded up, so that each kernel is aligned to 16 bytes */
 constexpr int DEAD = -1;
 
-/* What the first pass leaves for the second, an image. */
+/* Offsets of what the first pass leaves for the second, per image. */
 constexpr int CONV1_W = 0, CONV1_B = 250, CONV2_W = 260, CONV2_B = 5260, CONVS = 5280;
 constexpr int A2 = CONVS, DZ1 = A2 + 320, H1 = DZ1 + 50, DZ2 = H1 + 50, LOSS = DZ2 + 10, KEPT = 5712;
 
@@ -29,17 +30,17 @@ struct image_memory {
     float4 w2[20 * 10 * TAPS_ROOM / 4];
     float4 w1[10 * TAPS_ROOM / 4];
     float4 g2[20 * 16 * 2]; /* the gradient of conv2's output, [20, 8, 8], with 4 rows of zeros above and below */
-    float2 g2s[320];        /* the same of the winners alone: gradient, and place in a1s as int bits */
+    float2 g2s[320];        /* of the winners alone: the gradient, and the place in a1s as the bits of an int */
     float2 a1[10 * 12 * 6];
     float2 x[28 * X_STRIDE / 2];
-    float2 g1[1440]; /* gradient, and the winner's place in x as int bits */
+    float2 g1[1440]; /* the gradient, and the winner's place in x as the bits of an int */
     float a1s[10 * 12 * A_STRIDE];
-    float dx1[2][1440]; /* of the even and of the odd channels of conv2 */
+    float dx1[2][1440]; /* from the even and from the odd channels of conv2 */
     float part[WARPS][320];
     float a2[320], h1[52], dz1[52], z2[12], dz2[12], wf2[500];
     float b1[10], b2[20], bf1[50], bf2[10], drop[20];
-    int place1[1440]; /* of the winner in x; DEAD */
-    int place2[320];  /* of the winner: row * 8 + column of conv2's output; DEAD */
+    int place1[1440]; /* place of the winner in x, or DEAD */
+    int place2[320];  /* place of the winner: row * 8 + column of conv2's output, or DEAD */
     int alive[20], alive_count, label;
 };
 
@@ -52,8 +53,8 @@ __device__ void philox(uint64_t block, const sh_small_cnn_step &s, uint32_t out[
                     (uint32_t)seed, (uint32_t)(seed >> 32), out);
 }
 
-/* The maximum of a 2x2 window after relu, and which of the four it is; DEAD if relu gave 0. Of equal ones the first
- * wins, NaN wins over numbers. */
+/* Returns the maximum of a 2x2 window after relu, and which of the four it is: DEAD if relu gave 0. Of equal ones the
+ * first wins; NaN wins over numbers. */
 __device__ float pooled(const float v[4], int *out_winner)
 {
     float best = v[0];
@@ -78,7 +79,7 @@ __device__ void load_taps(float w[TAPS_ROOM], const float4 *taps)
     }
 }
 
-/* v[i] += the four outputs of a 2x2 window under one kernel, over a 6x6 patch. */
+/* v[i] += the outputs of one kernel at the four positions of a 2x2 window, over a 6x6 patch. */
 __device__ void convolve(float v[4], const float patch[36], const float4 *taps)
 {
     float w[TAPS_ROOM];
@@ -108,7 +109,7 @@ __device__ void load_patch(float patch[36], const float2 *from, int stride2)
     }
 }
 
-/* Loads the image, the weights of the convolutions, and draws the channels that stay. */
+/* Loads the image and the weights of the convolutions, and draws which channels stay. */
 __device__ void load_all(image_memory &m, const sh_small_cnn_step &s, uint64_t block)
 {
     int t = threadIdx.x;
@@ -117,13 +118,13 @@ __device__ void load_all(image_memory &m, const sh_small_cnn_step &s, uint64_t b
         w1[i / TAPS * TAPS_ROOM + i % TAPS] = s.param[0][i];
     }
 #pragma unroll 16
-    for (int i = t; i < 5000; i += THREADS) { /* all loads under way at once */
+    for (int i = t; i < 5000; i += THREADS) { /* all loads are in flight at once */
         w2[i / TAPS * TAPS_ROOM + i % TAPS] = s.param[2][i];
     }
     for (int i = t; i < 500; i += THREADS) {
         m.wf2[i] = s.param[6][i];
     }
-    for (int i = t; i < 20 * 8; i += THREADS) { /* the rows of zeros */
+    for (int i = t; i < 20 * 8; i += THREADS) { /* the rows of zeros around g2 */
         int row = i % 8 < 4 ? i % 8 : i % 8 + 8;
         m.g2[(i / 8 * 16 + row) * 2] = m.g2[(i / 8 * 16 + row) * 2 + 1] = make_float4(0, 0, 0, 0);
     }
@@ -137,7 +138,8 @@ __device__ void load_all(image_memory &m, const sh_small_cnn_step &s, uint64_t b
     if (t >= 64 && t < 114) {
         m.bf1[t - 64] = s.param[5][t - 64];
     }
-    int64_t sample = s.order[s.state[0] + blockIdx.x]; /* three loads that wait for each other, so they come last */
+    /* Three loads, each of which needs the one before. So they come last. */
+    int64_t sample = s.order[s.state[0] + blockIdx.x];
     if (t == 128) {
         m.label = s.labels[sample];
     }
@@ -184,7 +186,7 @@ __device__ void conv1_forward(image_memory &m)
     }
 }
 
-/* A warp computes two channels; the lanes of a pair share a window and take half of the input channels each. */
+/* Each warp computes two channels. Two lanes share a window; each takes half of the input channels. */
 __device__ void conv2_forward(image_memory &m)
 {
     int half = threadIdx.x & 1, rest = threadIdx.x >> 1, window = rest % 16, pair = rest / 16;
@@ -221,13 +223,13 @@ __device__ void conv2_forward(image_memory &m)
     m.place2[o * 16 + window] = winner == DEAD ? DEAD : (2 * py + (winner >> 1)) * 8 + 2 * px + (winner & 1);
 }
 
-/* fc1's weights of one thread: of its warp's 5 outputs, every 32nd column. They stay in registers from the forward to the
- * backward pass. */
+/* The weights of fc1 that one thread has: every 32nd column of its warp's 5 outputs. They stay in registers from the
+ * forward to the backward pass. */
 struct fc1_weights {
     float w[5][10];
 };
 
-/* fc1, relu and dropout. Lane k of a warp has its output k. Returns the factor of that output's gradient. */
+/* fc1, relu and dropout. Lane k of a warp gets output k of the warp. Returns the factor of that output's gradient. */
 __device__ float fc1_forward(image_memory &m, const sh_small_cnn_step &s, float *kept, uint64_t block, fc1_weights &f)
 {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, output = warp * 5 + lane;
@@ -269,7 +271,8 @@ __device__ float fc1_forward(image_memory &m, const sh_small_cnn_step &s, float 
     return passes;
 }
 
-/* fc2, a warp an output, and the loss, which every warp computes for itself. Returns the gradient of output `lane`. */
+/* fc2 and the loss. One warp per output of fc2; every warp computes the whole loss. Returns the gradient of output
+ * `lane`. */
 __device__ float fc2_and_loss(image_memory &m, float *kept)
 {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -292,7 +295,7 @@ __device__ float fc2_and_loss(image_memory &m, float *kept)
     return dz;
 }
 
-/* From the gradient of fc2's outputs to each warp's part of the gradient of a2. */
+/* Computes each warp's part of the gradient of a2 from the gradient of fc2's outputs. */
 __device__ void linear_backward(image_memory &m, float *kept, const fc1_weights &f, float dz, float passes)
 {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, output = warp * 5 + lane;
@@ -326,7 +329,7 @@ __device__ void linear_layers(image_memory &m, const sh_small_cnn_step &s, float
     linear_backward(m, kept, f, dz, passes);
 }
 
-/* The gradient of conv2's output, from those of a2; and the list of the channels that have one. */
+/* Computes the gradient of conv2's output from that of a2, and lists the channels that have one. */
 __device__ void spread_to_conv2(image_memory &m, float *kept)
 {
     int t = threadIdx.x, o = t / 16, window = t % 16, place = m.place2[t];
@@ -356,7 +359,7 @@ __device__ void spread_to_conv2(image_memory &m, float *kept)
     }
 }
 
-/* The gradient of a1: a thread has one row of one channel, and every other channel of conv2. */
+/* The gradient of a1. A thread has one row of one channel, and every other channel of conv2. */
 __device__ void conv2_backward_input(image_memory &m)
 {
     int t = threadIdx.x;
@@ -390,8 +393,8 @@ __device__ void conv2_backward_input(image_memory &m)
     }
 }
 
-/* The gradients of conv2's weights: a warp has a channel and half of its inputs at a time, a lane one tap. Lane 25 adds
- * up the gradients themselves, for the bias. */
+/* The gradients of conv2's weights. A warp has one output channel and half of the input channels at a time, a lane one
+ * tap. Lane 25 adds up the gradients themselves, for the bias. */
 __device__ void conv2_backward_weights(const image_memory &m, float *kept)
 {
     int lane = threadIdx.x % 32, warp = threadIdx.x / 32, count = m.alive_count;
@@ -434,7 +437,8 @@ __device__ void conv2_backward_weights(const image_memory &m, float *kept)
     }
 }
 
-/* A warp a channel, a lane a tap. */
+/* The gradients of conv1's weights: one warp per channel, one lane per tap. Lane 25 adds up the gradient of the
+ * bias. */
 __device__ void conv1_backward_weights(const image_memory &m, float *kept)
 {
     int lane = threadIdx.x % 32, o = threadIdx.x / 32;
@@ -486,7 +490,7 @@ __global__ void __launch_bounds__(THREADS, 2) image_pass(sh_small_cnn_step s, fl
 constexpr int COLUMNS = 64, SLICES = 4;
 constexpr int PARAMS = 21840;
 
-/* What thread (column, slice) adds of parameter p: the images slice, slice + 4 and so on. */
+/* Returns the sum of thread (column, slice) for parameter p: over the images slice, slice + 4 and so on. */
 __device__ float part_of_gradient(const float *kept, int p, int slice, int batch)
 {
     const float *a, *b = nullptr;
@@ -523,7 +527,7 @@ __global__ void __launch_bounds__(COLUMNS *SLICES)
     int column = threadIdx.x % COLUMNS, slice = threadIdx.x / COLUMNS, p = blockIdx.x * COLUMNS + column;
     sums[slice][column] = p < PARAMS ? part_of_gradient(kept, p, slice, batch) : 0;
     __syncthreads();
-    if (blockIdx.x == 0 && threadIdx.x == COLUMNS) { /* nobody else reads these in this launch */
+    if (blockIdx.x == 0 && threadIdx.x == COLUMNS) { /* no other block reads these in this launch */
         float loss = 0;
         for (int n = 0; n < batch; n++) {
             loss += kept[(int64_t)n * KEPT + LOSS];

@@ -1,11 +1,11 @@
 /* The CUDA twin of cpu/softmax_reference.c; the contract is kernels/softmax.h.
  *
- * A group of lanes computes one row: the n elements of a softmax, `inner` apart. A lane reads and writes the same
- * elements, so outputs may be inputs. */
+ * A group of lanes computes one row: the n elements of a softmax, `inner` apart. Each lane writes only elements that it
+ * has read, so outputs may be inputs. */
 #include "kernels/cuda/group.cuh"
 
 #define MOST_BLOCKS (8u * SH_MULTIPROCESSORS)
-#define MOST_TARGETS 2048 /* that one block adds in the time of a second launch */
+#define MOST_TARGETS 2048 /* targets that one block adds in the time of a second launch */
 
 /* The rows of one launch. */
 struct rows {
@@ -34,7 +34,7 @@ template <class T> struct losses {
     {
         return t >= 0 && t < classes;
     }
-    /* The weight of target t; NaN if it is out of range. */
+    /* Returns the weight of target t, or NaN if t is out of range. */
     __device__ __forceinline__ T weight_of(int64_t t) const
     {
         return t == ignored ? T(0) : !in_range(t) ? T(NAN) : weight ? weight[t] : T(1);
@@ -59,7 +59,7 @@ template <class T> static __device__ void write_loss(const losses<T> &l, const s
     *l.total = (T)all.weight;
 }
 
-/* Joins what the threads of a block found. One block writes the result, several leave it to finish_loss. */
+/* Joins the results of a block's threads. A single block writes the result; several leave it to finish_loss. */
 template <class T> static __device__ void end_block(const losses<T> &l, share mine, share *found)
 {
     sh_groups all = {(int32_t)blockDim.x, 1, false};
@@ -98,7 +98,7 @@ static __device__ __forceinline__ void add_loss(const losses<T> &l, int64_t row,
 
 /* ---- softmax, log_softmax, and cross_entropy if there are targets ---- */
 
-/* A row of at most one batch a lane is read once, and stays in registers. */
+/* A row of at most one batch per lane is read once, and stays in registers. */
 template <class T>
 static __global__ void __launch_bounds__(SH_MOST_LANES, 2)
     forward_rows(const rows r, const sh_groups g, sh_softmax_op op, const losses<T> l, share *found, T *y, const T *x)
@@ -107,7 +107,8 @@ static __global__ void __launch_bounds__(SH_MOST_LANES, 2)
     const int64_t step = (int64_t)SH_BATCH * g.lanes, hop = g.lanes * r.inner;
     const bool once = r.n <= step;
     share mine = {0, 0};
-    /* All groups of a block go on together, because they wait for each other; those behind the last row do nothing. */
+    /* All groups of a block stay in the loop together, because they wait for each other. Those behind the last row do
+     * nothing. */
     for (int64_t row = p.row; row - p.group < r.count; row += (int64_t)gridDim.x * g.groups) {
         const bool there = row < r.count;
         const int64_t start = there ? r.start(row) : 0, n = there ? r.n : 0;
@@ -131,7 +132,7 @@ static __global__ void __launch_bounds__(SH_MOST_LANES, 2)
             T part = 0;
 #pragma unroll
             for (int k = 0; k < SH_BATCH; k++) {
-                part += exp(v[k] - greatest); /* of one that is not there: exp(-inf) */
+                part += exp(v[k] - greatest); /* exp(-inf) = 0 for an element that does not exist */
             }
             sum += (double)part;
         }
@@ -295,7 +296,7 @@ static shoal_err backward_of(sh_exec *exec, sh_softmax_op op, const sh_softmax_s
     return sh_cuda_launched("softmax backward");
 }
 
-/* Calls launch(found) for a launch of `blocks` blocks; if there are several, joins what they found. */
+/* Calls launch(found) for a launch of `blocks` blocks. If there are several, joins their results. */
 template <class T, class Launch>
 static shoal_err with_finish(sh_exec *exec, const losses<T> &l, unsigned blocks, Launch launch)
 {

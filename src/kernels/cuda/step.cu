@@ -1,4 +1,4 @@
-/* The kernels around a step; the contract is kernels/step.h. One block a sample. */
+/* The kernels around a step; the contract is kernels/step.h. One block per sample. */
 #include "kernels/cuda/launch.cuh"
 #include "kernels/step.h"
 
@@ -18,7 +18,7 @@ __device__ void take_label(const sh_step_batch &b, int64_t sample)
     }
 }
 
-/* Whole words where both rows are aligned to them. */
+/* Copies whole words if both rows are aligned to them. */
 template <typename word> __device__ void copy_row(const sh_step_batch &b, int64_t sample)
 {
     int64_t words = b.row * b.size / (int64_t)sizeof(word);

@@ -1,5 +1,5 @@
-/* Products on the tensor cores: c [16, 8] += a [16, 8] * b [8, 8] of a warp, in TF32 with sums in f32. Compute capability
- * 8.0 and later. With g = lane / 4 and q = lane % 4, a lane has
+/* Products on the tensor cores: c [16, 8] += a [16, 8] * b [8, 8] of a warp, in TF32 with sums in f32. Needs compute
+ * capability 8.0. With g = lane / 4 and q = lane % 4, a lane has
  *
  *   a[0] = a(g, q), a[1] = a(g + 8, q), a[2] = a(g, q + 4), a[3] = a(g + 8, q + 4)
  *   b[0] = b(q, g), b[1] = b(q + 4, g)
@@ -20,9 +20,9 @@ static __device__ inline uint32_t sh_tf32(float x)
     return bits;
 }
 
-/* x as the sum of two TF32 numbers: what is left out is at most 2^-23 of it. The lowest 13 bits of low are not 0: the tensor
- * cores do not read them. If x is NaN or infinite, low is NaN, and high may be anything: sh_tf32 takes care of that, and
- * needs four instructions where this needs two. */
+/* x as the sum of two TF32 numbers, with an error of at most 2^-23 of x. The lowest 13 bits of low are not 0: the
+ * tensor cores do not read them. If x is NaN or infinite, low is NaN, and high may be anything. sh_tf32 handles that
+ * case, but needs four instructions where this needs two. */
 struct sh_tf32_pair {
     uint32_t high, low;
 };
@@ -52,10 +52,10 @@ static __device__ inline void sh_tf32_mma_first(float c[4], const uint32_t a[4],
 
 /* c += a [16, 16] * b [16, 8], where of columns 2j and 2j + 1 of a row of a at most one is not 0. A lane has
  *
- *   a[0] = that of row g, j = q, a[1] of row g + 8, a[2] of row g, j = q + 4, a[3] of row g + 8, j = q + 4
+ *   a[0] = that element of row g, j = q; a[1] of row g + 8; a[2] of row g, j = q + 4; a[3] of row g + 8, j = q + 4
  *   b[i] = b(q + 4 * i, g)
- *   which: for each j 4 bits, SH_SPARSE_LEFT or SH_SPARSE_RIGHT: j = 0 to 3 of row g and then of row g + 8 where q % 2 is
- *   0, j = 4 to 7 where it is 1. Only the lanes with q / 2 == PAIR are asked. */
+ *   which: 4 bits for each j, SH_SPARSE_LEFT or SH_SPARSE_RIGHT. If q % 2 is 0: j = 0 to 3 of row g, then of row
+ *          g + 8. If it is 1: j = 4 to 7. Only the lanes with q / 2 == PAIR are asked. */
 constexpr uint32_t SH_SPARSE_LEFT = 0x4, SH_SPARSE_RIGHT = 0xe;
 
 template <int PAIR>
@@ -79,13 +79,14 @@ static __device__ inline void sh_tf32_mma_sparse_first(float c[4], const uint32_
           "f"(0.0F));
 }
 
-/* The address of memory that the block shares, as sh_tf32_load_a takes it. */
+/* Returns the address of memory that the block shares, as sh_tf32_load_a takes it. */
 static __device__ inline uint32_t sh_shared_address(const void *p)
 {
     return (uint32_t)__cvta_generic_to_shared(p);
 }
 
-/* Loads a from shared memory. Lane l names the address of 4 floats, aligned to 16: row l % 16, columns l / 16 * 4 to + 3. */
+/* Loads a from shared memory. Lane l passes the address of 4 floats, aligned to 16 bytes: row l % 16, columns l / 16 *
+ * 4 to + 3. */
 static __device__ inline void sh_tf32_load_a(uint32_t a[4], uint32_t from)
 {
     asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"

@@ -1,4 +1,5 @@
-/* What the 32 lanes of a warp have, joined: by halves, so that the order is always the same. Every lane gets the result. */
+/* Joins the values of a warp's 32 lanes: by halves, so that the order is always the same. Every lane gets the
+ * result. */
 #ifndef SH_KERNELS_CUDA_WARP_CUH
 #define SH_KERNELS_CUDA_WARP_CUH
 

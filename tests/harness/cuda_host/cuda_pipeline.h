@@ -1,5 +1,6 @@
-/* Copies into shared memory that a card makes beside its work. On the host they are made as late as they may be: when the thread
- * waits for them. So a kernel that does not wait, or lets the others read before it has waited, computes something else. */
+/* Copies into shared memory that a card makes beside its work. On the host they are made as late as they may be: when
+ * the thread waits for them. So a kernel that does not wait, or lets the others read before it has waited, computes
+ * something else. */
 #ifndef TESTING_CUDA_HOST_CUDA_PIPELINE_H
 #define TESTING_CUDA_HOST_CUDA_PIPELINE_H
 

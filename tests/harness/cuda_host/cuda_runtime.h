@@ -1,5 +1,6 @@
-/* CUDA C++ as far as src/kernels/cuda uses it, for a C++ compiler: the kernels of a card run on the host, one block after
- * another, each thread of a block as a fiber of its own (fibers.h). Takes the place of NVIDIA's header of this name. */
+/* CUDA C++ as far as src/kernels/cuda uses it, for a C++ compiler: the kernels of a card run on the host, one block
+ * after another, each thread of a block as a fiber of its own (fibers.h). Takes the place of NVIDIA's header of this
+ * name. */
 #ifndef TESTING_CUDA_HOST_CUDA_RUNTIME_H
 #define TESTING_CUDA_HOST_CUDA_RUNTIME_H
 

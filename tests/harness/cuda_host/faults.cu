@@ -1,5 +1,5 @@
-/* Kernels with a fault each: on the host, each gives a wrong result, or ends with a sentence. The same kernels without their
- * fault are right. faults_test.cpp calls them. */
+/* Kernels with a fault each: on the host, each gives a wrong result, or ends with a sentence. The same kernels without
+ * their fault are right. faults_test.cpp calls them. */
 #include "tests/harness/cuda_host/faults.h"
 
 namespace

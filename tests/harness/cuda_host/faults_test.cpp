@@ -1,4 +1,5 @@
-/* The kernels of faults.cu, each in a process of its own: those without a fault are right, those with one are noticed. */
+/* The kernels of faults.cu, each in a process of its own: those without a fault are right, those with one are
+ * noticed. */
 #include "tests/harness/cuda_host/faults.h"
 
 #include <stdio.h>

@@ -1,13 +1,13 @@
-/* Runs the blocks of a grid one after another. The threads of a block are fibers of the thread that launches. A fiber runs until
- * it waits for others or ends. The order of the fibers changes from one wait to the next, so a race between threads gives a
- * result that differs from the CPU's.
+/* Runs the blocks of a grid one after another. The threads of a block are fibers of the thread that launches. A fiber
+ * runs until it waits for others or ends. The order of the fibers changes from one wait to the next, so a race between
+ * threads gives a result that differs from the CPU's.
  *
  * These faults end the process with a sentence:
  * - threads of a block, or lanes of a warp, wait for a thread that has ended or that waits for something else
  * - a copy into shared memory is not aligned to its size
  *
- * A read or write behind dynamic shared memory ends the process by SIGSEGV. Dynamic shared memory that no thread has written is
- * NaN. A grid that no card would take is an error of its launch. */
+ * A read or write behind dynamic shared memory ends the process by SIGSEGV. Dynamic shared memory that no thread has
+ * written is NaN. A grid that no card would take is an error of its launch. */
 #ifndef TESTING_CUDA_HOST_FIBERS_H
 #define TESTING_CUDA_HOST_FIBERS_H
 

@@ -52,8 +52,8 @@ static void read_environment(void)
     }
 }
 
-/* With SHOAL_STUB_TRACE: writes a line for each call. Under the lock. One write each, at the end of the file, so that the lines
- * of several processes do not mix. */
+/* With SHOAL_STUB_TRACE: writes a line for each call. Under the lock. One write each, at the end of the file, so that
+ * the lines of several processes do not mix. */
 static void trace(const char *function, const char *stream)
 {
     static int fd = -2;
@@ -289,8 +289,8 @@ typedef struct allocation {
 static allocation *allocations;
 static size_t held;
 
-/* With SHOAL_STUB_USED: what all processes use of the card, and this one's part of it. Atomic: a process may exit while its other
- * threads are inside the driver, and then nobody may wait for the lock. */
+/* With SHOAL_STUB_USED: what all processes use of the card, and this one's part of it. Atomic: a process may exit while
+ * its other threads are inside the driver, and then nobody may wait for the lock. */
 static size_t *shared;
 static size_t shared_by_us;
 

@@ -1,5 +1,5 @@
-/* The stub driver: streams and captures. A stream is a list of jobs. A job is done at once, if those before it are done;
- * jobs behind one that waits are done when somebody calls the stream again. */
+/* The stub driver: streams and captures. A stream is a list of jobs. A job is done at once, if those before it are
+ * done; jobs behind one that waits are done when somebody calls the stream again. */
 #include "tests/harness/cuda_stub/driver.h"
 
 #include <sched.h>

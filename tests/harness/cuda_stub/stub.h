@@ -12,11 +12,11 @@
  *   SHOAL_STUB_CARDS=1                how many cards there are
  *   SHOAL_STUB_VERSION=13000          the driver's version
  *   SHOAL_STUB_MEMORY=1073741824      bytes of card memory, of each process
- *   SHOAL_STUB_TRACE=/path/of/a/file  each call of the driver adds a line: pid, thread (program, or the name of a thread of the
- *                                     library), function, stream (default, capture, stream, - for none)
- *   SHOAL_STUB_USED=/path/of/a/file   the file has the bytes that are used of it, so that all processes share it. What a
- *                                     process has made counts until it drops it or exits, also if others have it; what a
- *                                     killed one has made stays used */
+ *   SHOAL_STUB_TRACE=/path/of/a/file  each call of the driver adds a line: pid, thread (program, or the name of a
+ *                                     thread of the library), function, stream (default, capture, stream, - for none)
+ *   SHOAL_STUB_USED=/path/of/a/file   the file has the bytes that are used of it, so that all processes share it.
+ *                                     What a process has made counts until it drops it or exits, also if others have
+ *                                     it; what a killed one has made stays used */
 typedef struct sh_stub {
     /* From the nth call of the function on (1: the next one), it returns this error, `times` times; 0 times: for ever.
      * One function at a time; NULL: none. */
@@ -26,12 +26,13 @@ typedef struct sh_stub {
     /* The streams of this process stop before the next thing that is enqueued, and go on. */
     void (*block)(void);
     void (*unblock)(void);
-    /* From now on, a stream has room for so many things that wait; who enqueues one more waits in its call. 0: any number. */
+    /* From now on, a stream has room for so many things that wait; who enqueues one more waits in its call. 0: any
+     * number. */
     void (*room)(unsigned things);
     /* Bytes of card memory that this process has made or imported, and not released. */
     size_t (*held)(void);
-    /* Another library captures in a thread of its own: calls that allocate, free or wait fail with 900, unless their thread has
-     * said that it is relaxed (cuThreadExchangeStreamCaptureMode). */
+    /* Another library captures in a thread of its own: calls that allocate, free or wait fail with 900, unless their
+     * thread has said that it is relaxed (cuThreadExchangeStreamCaptureMode). */
     void (*forbid)(bool forbidden);
 } sh_stub;
 
