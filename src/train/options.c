@@ -1,5 +1,5 @@
 /* The options of a training job: names, defaults and checks. */
-#include "train/job.h"
+#include "train/job/job.h"
 
 #include "base/error.h"
 
@@ -100,17 +100,12 @@ static shoal_err check_model(const shoal_train_options *o)
     return sh_fail(SHOAL_ENOENT, "unknown model '%s'; the models are %s", o->model, text);
 }
 
-/* Checks the device, and the options that only a card has. */
-static shoal_err check_card(const shoal_train_options *o)
+/* Checks the device, and the options that only a GPU has. */
+static shoal_err check_device(const shoal_train_options *o)
 {
-    if (o->device != SHOAL_CPU && o->device != SHOAL_CUDA) {
+    const sh_engine_type *engine = sh_engine_of(o->device);
+    if (engine == NULL) {
         return sh_fail(SHOAL_EINVAL, "%d is not a device", (int)o->device);
-    }
-    if (o->mps != SHOAL_MPS_AUTO && o->mps != SHOAL_MPS_OFF) {
-        return sh_fail(SHOAL_EINVAL, "unknown use of MPS %d", (int)o->mps);
-    }
-    if (o->cuda_share < 0 || o->cuda_share > 100) {
-        return sh_fail(SHOAL_EINVAL, "a worker's share of the GPU is %d %%; the range is 1 to 100", o->cuda_share);
     }
     if (o->device != SHOAL_CUDA && o->tf32) {
         return sh_fail(SHOAL_EINVAL, "tf32 needs the device cuda");
@@ -121,45 +116,33 @@ static shoal_err check_card(const shoal_train_options *o)
     if (o->device != SHOAL_CUDA && o->cuda_share > 0) {
         return sh_fail(SHOAL_EINVAL, "cuda_share needs the device cuda");
     }
-    return o->cuda_share > 0 && o->mps == SHOAL_MPS_OFF ? sh_fail(SHOAL_EINVAL, "cuda_share needs MPS, but it is off")
-                                                        : sh_mps_check(o);
+    return engine->service != NULL ? engine->service->check(o) : SHOAL_OK;
 }
 
 static shoal_err check_numbers(const shoal_train_options *o)
 {
-    shoal_err err = check_whole("workers", o->workers, SHOAL_TRAIN_WORKERS);
-    if (err == SHOAL_OK) {
-        err = check_whole("epochs", o->epochs, EPOCHS_MOST);
+    SH_TRY(check_whole("workers", o->workers, SHOAL_TRAIN_WORKERS));
+    SH_TRY(check_whole("epochs", o->epochs, EPOCHS_MOST));
+    SH_TRY(check_whole("samples in a batch", o->batch, BATCH_MOST));
+    SH_TRY(check_whole("batches between two means", o->steps, BATCH_MOST));
+    SH_TRY(check_whole("rounds in an epoch", o->rounds, BATCH_MOST));
+    if (o->average != SHOAL_AVERAGE_PARAMETERS && o->average != SHOAL_AVERAGE_GRADIENTS) {
+        return sh_fail(SHOAL_EINVAL, "unknown average %d", (int)o->average);
     }
-    if (err == SHOAL_OK) {
-        err = check_whole("samples in a batch", o->batch, BATCH_MOST);
+    if (o->start < SHOAL_START_DEFAULT || o->start > SHOAL_START_FORKSERVER) {
+        return sh_fail(SHOAL_EINVAL, "unknown start method %d", (int)o->start);
     }
-    if (err == SHOAL_OK) {
-        err = check_whole("batches between two means", o->steps, BATCH_MOST);
+    SH_TRY(check_device(o));
+    if (!(o->lr > 0 && isfinite(o->lr))) {
+        return sh_fail(SHOAL_EINVAL, "the learning rate is %g; it must be above 0", o->lr);
     }
-    if (err == SHOAL_OK) {
-        err = check_whole("rounds in an epoch", o->rounds, BATCH_MOST);
+    if (!(o->lr_decay > 0 && o->lr_decay <= 1)) {
+        return sh_fail(SHOAL_EINVAL, "the decay of the learning rate is %g; it must be above 0 and at most 1",
+                       o->lr_decay);
     }
-    if (err == SHOAL_OK && o->average != SHOAL_AVERAGE_PARAMETERS && o->average != SHOAL_AVERAGE_GRADIENTS) {
-        err = sh_fail(SHOAL_EINVAL, "unknown average %d", (int)o->average);
-    }
-    if (err == SHOAL_OK && (o->start < SHOAL_START_DEFAULT || o->start > SHOAL_START_FORKSERVER)) {
-        err = sh_fail(SHOAL_EINVAL, "unknown start method %d", (int)o->start);
-    }
-    if (err == SHOAL_OK) {
-        err = check_card(o);
-    }
-    if (err == SHOAL_OK && !(o->lr > 0 && isfinite(o->lr))) {
-        err = sh_fail(SHOAL_EINVAL, "the learning rate is %g; it must be above 0", o->lr);
-    }
-    if (err == SHOAL_OK && !(o->lr_decay > 0 && o->lr_decay <= 1)) {
-        err = sh_fail(SHOAL_EINVAL, "the decay of the learning rate is %g; it must be above 0 and at most 1",
-                      o->lr_decay);
-    }
-    if (err == SHOAL_OK && !(o->momentum >= 0 && o->momentum < 1)) {
-        err = sh_fail(SHOAL_EINVAL, "the momentum is %g; it must be at least 0 and below 1", o->momentum);
-    }
-    return err;
+    return o->momentum >= 0 && o->momentum < 1
+               ? SHOAL_OK
+               : sh_fail(SHOAL_EINVAL, "the momentum is %g; it must be at least 0 and below 1", o->momentum);
 }
 
 static shoal_err check_until(const shoal_train_options *o)
@@ -180,21 +163,21 @@ shoal_err shoal_train_check(const shoal_train_options *options)
     if (m == NULL) {
         return sh_fail(SHOAL_EINVAL, "unknown method %d", (int)o.method);
     }
-    shoal_err err = check_numbers(&o);
-    if (err == SHOAL_OK && m->alone && o.workers != 1) {
-        err = sh_fail(SHOAL_EINVAL, "%d workers were given, but %s has one", o.workers, m->name);
+    SH_TRY(check_numbers(&o));
+    if (m->alone && o.workers != 1) {
+        return sh_fail(SHOAL_EINVAL, "%d workers were given, but %s has one", o.workers, m->name);
     }
-    if (err == SHOAL_OK && o.train_set == NULL && o.test_set != NULL) {
-        err = sh_fail(SHOAL_EINVAL, "a test set was given, but no training set");
+    if (o.train_set == NULL && o.test_set != NULL) {
+        return sh_fail(SHOAL_EINVAL, "a test set was given, but no training set");
     }
-    if (err == SHOAL_OK && m->no_data && (o.data != NULL || o.train_set != NULL)) {
-        err = sh_fail(SHOAL_EINVAL, "a data set was given, but %s takes none", m->name);
+    if (m->no_data && (o.data != NULL || o.train_set != NULL)) {
+        return sh_fail(SHOAL_EINVAL, "a data set was given, but %s takes none", m->name);
     }
-    if (err == SHOAL_OK && !m->no_data) {
-        err = check_until(&o);
+    if (!m->no_data) {
+        SH_TRY(check_until(&o));
     }
-    if (err == SHOAL_OK && m->make_model == NULL) {
-        err = check_model(&o);
+    if (m->make_model == NULL) {
+        SH_TRY(check_model(&o));
     }
-    return err == SHOAL_OK && m->check != NULL ? m->check(&o) : err;
+    return m->check != NULL ? m->check(&o) : SHOAL_OK;
 }

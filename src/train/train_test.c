@@ -1,8 +1,8 @@
 /* Tests jobs of all methods on a small part of MNIST, with and without deaths. */
 #include "train/train_test.h"
 #include "proc/process.h"
-#include "train/clone.h"
-#include "train/reduce.h"
+#include "train/model/clone.h"
+#include "train/model/reduce.h"
 
 #include <math.h>
 #include <pthread.h>
