@@ -1,4 +1,5 @@
-/* Checkpoints that version 0.2 wrote (v0.2/). A job that goes on from one must end as the same job did in that version. */
+/* Checkpoints that version 0.2 wrote (v0.2/). A job that goes on from one must end as the same job did in that
+ * version. */
 #include "data/file_test.h"
 #include "tests/train/v0.2/jobs.h"
 

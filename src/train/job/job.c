@@ -100,7 +100,7 @@ static void fill_settings(sh_job *job)
         .lr_decay = o->lr_decay,
         .seed = o->seed,
         .workers = o->workers,
-        .shard = job->method->shards || o->shard,
+        .shard = job->method->shards || o->hogwild.shard,
         .engine = {.batch = o->batch, .lr = o->lr, .momentum = o->momentum, .device = o->device, .tf32 = o->tf32}};
 }
 

@@ -79,8 +79,8 @@ START_TEST(same_bits)
     shoal_module *whole = new_model("mnist-cnn", 3), *pieces = new_model("mnist-cnn", 3);
     shoal_train_options o = options_of(repeatable[_i % REPEATABLE].method, whole);
     shoal_train_result a, b;
-    o.rounds = repeatable[_i % REPEATABLE].rounds;
-    o.average = repeatable[_i % REPEATABLE].average;
+    o.sync.rounds = repeatable[_i % REPEATABLE].rounds;
+    o.sync.average = repeatable[_i % REPEATABLE].average;
     o.lr_decay = repeatable[_i % REPEATABLE].lr_decay;
     o.save = in_folder("whole");
     ck_assert_ok(shoal_train_run(&o, &a));
@@ -108,7 +108,7 @@ START_TEST(hogwild_continues)
     chance = 7;
     o.lr =
         0.005; /* these pixels are not centred: the rate of the other tests, and gradients that come late, would diverge */
-    o.shared_state = _i == 1;
+    o.hogwild.shared_state = _i == 1;
     o.save = in_folder("hogwild");
     run_in_pieces(o, "mlp", model, &r);
     ck_assert_int_eq(r.images, EPOCHS * TRAIN * WORKERS);
@@ -221,14 +221,14 @@ static void apply(shoal_train_options *o, const shoal_train_options *with)
 {
     o->workers = with->workers ? with->workers : o->workers;
     o->batch = with->batch ? with->batch : o->batch;
-    o->steps = with->steps ? with->steps : o->steps;
-    o->rounds = with->rounds ? with->rounds : o->rounds;
+    o->local.steps = with->local.steps ? with->local.steps : o->local.steps;
+    o->sync.rounds = with->sync.rounds ? with->sync.rounds : o->sync.rounds;
     o->lr = with->lr != 0 ? with->lr : o->lr;
     o->momentum = with->momentum != 0 ? with->momentum : o->momentum;
     o->seed = with->seed ? with->seed : o->seed;
-    o->shard = with->shard;
-    o->shared_state = with->shared_state;
-    o->average = with->average;
+    o->hogwild.shard = with->hogwild.shard;
+    o->hogwild.shared_state = with->hogwild.shared_state;
+    o->sync.average = with->sync.average;
     o->restarts = with->restarts;
     o->start = with->start;
     o->train_set = with->train_set ? with->train_set : o->train_set;
@@ -244,18 +244,18 @@ START_TEST(settings_agree)
         {"lr is 0.05 in the checkpoint, but 0.04 was given", SHOAL_METHOD_SYNC, {.lr = 0.04}},
         {"momentum is 0.5 in the checkpoint, but 0 was given", SHOAL_METHOD_SYNC, {.momentum = -1}},
         {"seed is 5 in the checkpoint, but 18446744073709551615 was", SHOAL_METHOD_SYNC, {.seed = UINT64_MAX}},
-        {"rounds is 1 in the checkpoint, but 2 was given", SHOAL_METHOD_SYNC, {.rounds = 2}},
+        {"rounds is 1 in the checkpoint, but 2 was given", SHOAL_METHOD_SYNC, {.sync.rounds = 2}},
         {"average is parameters in the checkpoint, but gradients was",
          SHOAL_METHOD_SYNC,
-         {.average = SHOAL_AVERAGE_GRADIENTS}},
-        {"shared_state is false in the checkpoint, but true was", SHOAL_METHOD_HOGWILD, {.shared_state = true}},
+         {.sync.average = SHOAL_AVERAGE_GRADIENTS}},
+        {"shared_state is false in the checkpoint, but true was", SHOAL_METHOD_HOGWILD, {.hogwild.shared_state = true}},
         {SH_SLOW ? "samples is 450 in the checkpoint, but 449 was given"
                  : "samples is 900 in the checkpoint, but 899 was given",
          SHOAL_METHOD_SYNC,
          {.train_set = shorter}},
-        {"steps is 7 in the checkpoint, but 8 was given", SHOAL_METHOD_LOCAL, {.steps = 8}},
-        {"shard is false in the checkpoint, but true was given", SHOAL_METHOD_HOGWILD, {.shard = true}},
-        {NULL, SHOAL_METHOD_LOCAL, {.restarts = 3, .start = SHOAL_START_FORK, .rounds = 5}},
+        {"steps is 7 in the checkpoint, but 8 was given", SHOAL_METHOD_LOCAL, {.local.steps = 8}},
+        {"shard is false in the checkpoint, but true was given", SHOAL_METHOD_HOGWILD, {.hogwild.shard = true}},
+        {NULL, SHOAL_METHOD_LOCAL, {.restarts = 3, .start = SHOAL_START_FORK}},
     };
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
         shoal_train_options o = options_of(changes[i].method, model);

@@ -74,7 +74,7 @@ static inline shoal_train_options options_of(shoal_train_method method, shoal_mo
                                  .workers = method == SHOAL_METHOD_SERIAL ? 1 : WORKERS,
                                  .epochs = EPOCHS,
                                  .batch = 8,
-                                 .steps = 7,
+                                 .local = {.steps = method == SHOAL_METHOD_LOCAL ? 7 : 0},
                                  .lr = 0.05,
                                  .seed = 5};
 }

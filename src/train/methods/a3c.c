@@ -40,15 +40,15 @@ static void defaults(shoal_train_options *o)
 {
     o->model = o->model != NULL ? o->model : MODEL;
     o->lr = o->lr != 0 ? o->lr : 0.002;
-    o->env = o->env != NULL ? o->env : "cartpole";
-    o->rollout = o->rollout != 0 ? o->rollout : 20;
-    o->gamma = o->gamma != 0 ? o->gamma : 0.99;
-    o->entropy = o->entropy != 0 ? o->entropy : 0.01;
-    if (o->env_steps == 0) {
-        o->env_steps = o->epochs > 0 && o->epochs <= STEPS_MOST / SH_A3C_EPOCH ? o->epochs * SH_A3C_EPOCH : STEPS;
+    o->a3c.env = o->a3c.env != NULL ? o->a3c.env : "cartpole";
+    o->a3c.rollout = o->a3c.rollout != 0 ? o->a3c.rollout : 20;
+    o->a3c.gamma = o->a3c.gamma != 0 ? o->a3c.gamma : 0.99;
+    o->a3c.entropy = o->a3c.entropy != 0 ? o->a3c.entropy : 0.01;
+    if (o->a3c.env_steps == 0) {
+        o->a3c.env_steps = o->epochs > 0 && o->epochs <= STEPS_MOST / SH_A3C_EPOCH ? o->epochs * SH_A3C_EPOCH : STEPS;
     }
-    o->epochs = epochs_of(o->env_steps);
-    const shoal_env_type *type = shoal_env_find(o->env);
+    o->epochs = epochs_of(o->a3c.env_steps);
+    const shoal_env_type *type = shoal_env_find(o->a3c.env);
     if (o->until == 0) {
         o->until = type != NULL && type->solved != 0 ? type->solved : NEVER;
     }
@@ -60,28 +60,25 @@ static shoal_err check(const shoal_train_options *o)
         return sh_fail(SHOAL_EINVAL,
                        "a3c trains on the CPU: an actor's steps, one sample each, are too small for a GPU");
     }
-    if (o->lr_decay != 1) {
-        return sh_fail(SHOAL_EINVAL, "a decay of the learning rate was given, but a3c has none");
-    }
-    if (shoal_env_find(o->env) == NULL) {
+    if (shoal_env_find(o->a3c.env) == NULL) {
         return shoal_last_error();
     }
     if (o->module == NULL && strcmp(o->model, MODEL) != 0) {
         return sh_fail(SHOAL_ENOENT, "unknown model '%s' for a3c; the model is " MODEL, o->model);
     }
-    if (o->rollout < 1 || o->rollout > ROLLOUT_MOST) {
-        return sh_fail(SHOAL_EINVAL, "%lld steps in a rollout; the range is 1 to %lld", (long long)o->rollout,
+    if (o->a3c.rollout < 1 || o->a3c.rollout > ROLLOUT_MOST) {
+        return sh_fail(SHOAL_EINVAL, "%lld steps in a rollout; the range is 1 to %lld", (long long)o->a3c.rollout,
                        (long long)ROLLOUT_MOST);
     }
-    if (o->env_steps < 1 || o->env_steps > STEPS_MOST) {
-        return sh_fail(SHOAL_EINVAL, "%lld steps of environments; the range is 1 to %lld", (long long)o->env_steps,
+    if (o->a3c.env_steps < 1 || o->a3c.env_steps > STEPS_MOST) {
+        return sh_fail(SHOAL_EINVAL, "%lld steps of environments; the range is 1 to %lld", (long long)o->a3c.env_steps,
                        (long long)STEPS_MOST);
     }
-    if (!(o->gamma <= 1)) {
-        return sh_fail(SHOAL_EINVAL, "gamma is %g; it must be at most 1", o->gamma);
+    if (!(o->a3c.gamma <= 1)) {
+        return sh_fail(SHOAL_EINVAL, "gamma is %g; it must be at most 1", o->a3c.gamma);
     }
-    if (!isfinite(o->entropy)) {
-        return sh_fail(SHOAL_EINVAL, "the entropy weight is %g; it must be a number", o->entropy);
+    if (!isfinite(o->a3c.entropy)) {
+        return sh_fail(SHOAL_EINVAL, "the entropy weight is %g; it must be a number", o->a3c.entropy);
     }
     return isnan(o->until) ? sh_fail(SHOAL_EINVAL, "training until a mean return of %g; it must be a number", o->until)
                            : SHOAL_OK;
@@ -89,7 +86,7 @@ static shoal_err check(const shoal_train_options *o)
 
 static shoal_module *make_model(const shoal_train_options *o)
 {
-    const shoal_env_type *type = shoal_env_find(o->env);
+    const shoal_env_type *type = shoal_env_find(o->a3c.env);
     return type != NULL ? shoal_actor_critic_create(type->observation, type->actions, 0) : NULL;
 }
 
@@ -107,7 +104,7 @@ static shoal_err a3c_open(sh_job *job)
 {
     a3c *a = calloc(1, sizeof *a);
     job->own = a;
-    job->images_total = job->o.env_steps;
+    job->images_total = job->o.a3c.env_steps;
     if (a == NULL) {
         return sh_fail(SHOAL_ENOMEM, "no memory for an a3c job");
     }
@@ -133,11 +130,11 @@ static shoal_value *arguments(sh_job *job, int rank)
 {
     (void)rank;
     const a3c *a = job->own;
-    const sh_a3c_settings settings = {.rollout = job->o.rollout,
-                                      .env_steps = job->o.env_steps,
-                                      .gamma = fmax(job->o.gamma, 0),
-                                      .entropy = fmax(job->o.entropy, 0)};
-    return shoal_map("env", job->o.env, "settings", shoal_value_bytes(&settings, sizeof settings), "count",
+    const sh_a3c_settings settings = {.rollout = job->o.a3c.rollout,
+                                      .env_steps = job->o.a3c.env_steps,
+                                      .gamma = fmax(job->o.a3c.gamma, 0),
+                                      .entropy = fmax(job->o.a3c.entropy, 0)};
+    return shoal_map("env", job->o.a3c.env, "settings", shoal_value_bytes(&settings, sizeof settings), "count",
                      a->count_block, "returns", a->returns, "bell", job->answers, "state", shoal_value_copy(a->state));
 }
 
@@ -180,7 +177,7 @@ static int64_t finished(const sh_job *job)
     const a3c *a = job->own;
     int64_t steps = (int64_t)sh_load_relaxed(&a->count->steps);
     int64_t epochs = job->enough ? epochs_of(steps) : steps / SH_A3C_EPOCH;
-    return steps < job->o.env_steps && epochs < job->o.epochs ? epochs : job->o.epochs;
+    return steps < job->o.a3c.env_steps && epochs < job->o.epochs ? epochs : job->o.epochs;
 }
 
 static shoal_err run(sh_job *job)
@@ -209,11 +206,11 @@ static shoal_err run(sh_job *job)
 
 static shoal_err pass_settings(sh_job *job, sh_checkpoint *c)
 {
-    SH_TRY(sh_checkpoint_setting(c, "env", job->o.env));
-    SH_TRY(sh_checkpoint_setting_whole(c, "rollout", job->o.rollout));
-    SH_TRY(sh_checkpoint_setting_number(c, "gamma", job->o.gamma));
-    SH_TRY(sh_checkpoint_setting_number(c, "entropy", job->o.entropy));
-    return sh_checkpoint_note_whole(c, "env_steps", job->o.env_steps);
+    SH_TRY(sh_checkpoint_setting(c, "env", job->o.a3c.env));
+    SH_TRY(sh_checkpoint_setting_whole(c, "rollout", job->o.a3c.rollout));
+    SH_TRY(sh_checkpoint_setting_number(c, "gamma", job->o.a3c.gamma));
+    SH_TRY(sh_checkpoint_setting_number(c, "entropy", job->o.a3c.entropy));
+    return sh_checkpoint_note_whole(c, "env_steps", job->o.a3c.env_steps);
 }
 
 /* Takes the number of steps of each actor, which also selects the random numbers that it continues with. */
@@ -230,7 +227,7 @@ static shoal_err take_steps(sh_job *job, const sh_checkpoint *c, const int64_t *
     }
     sh_store_relaxed(&a->count->steps, (uint64_t)sum);
     job->images_before = sum;
-    if (sum < job->o.env_steps && job->result.epochs >= job->o.epochs) {
+    if (sum < job->o.a3c.env_steps && job->result.epochs >= job->o.epochs) {
         job->result.epochs = job->o.epochs - 1; /* the last epoch had ended with the job, which continues now */
     }
     return SHOAL_OK;

@@ -170,8 +170,12 @@ START_TEST(the_steps_are_limited)
 {
     shoal_train_result r;
     shoal_module *model = shoal_actor_critic_create(4, 2, 8);
-    const shoal_train_options o = {
-        .method = SHOAL_METHOD_A3C, .workers = 2, .module = model, .env_steps = 3000, .rollout = 7, .until = -1};
+    const shoal_train_options o = {.method = SHOAL_METHOD_A3C,
+                                   .workers = 2,
+                                   .module = model,
+                                   .a3c.env_steps = 3000,
+                                   .a3c.rollout = 7,
+                                   .until = -1};
     ck_assert_ok(shoal_train_run(&o, &r));
     ck_assert(r.images >= 3000 && r.images < 3000 + 2 * 7); /* each actor may be in a rollout */
     ck_assert(r.episodes >= 2 && r.episodes <= 3000 / 8 && r.reward >= 8 && r.reward <= 500);
@@ -187,7 +191,7 @@ START_TEST(each_epoch_is_reported_once)
     shoal_train_result r;
     shoal_train_options o = {.method = SHOAL_METHOD_A3C,
                              .workers = 3,
-                             .env_steps = 115000,
+                             .a3c.env_steps = 115000,
                              .until = -1,
                              .seed = 5,
                              .call = count,
@@ -206,11 +210,12 @@ START_TEST(continues_from_a_checkpoint)
 {
     char path[64];
     snprintf(path, sizeof path, "/tmp/shoal_a3c_test.%d", (int)getpid());
-    shoal_train_options o = {.method = SHOAL_METHOD_A3C, .workers = 2, .env_steps = 4000, .until = -1, .save = path};
+    shoal_train_options o = {
+        .method = SHOAL_METHOD_A3C, .workers = 2, .a3c.env_steps = 4000, .until = -1, .save = path};
     shoal_train_result first, second, third;
     ck_assert_ok(shoal_train_run(&o, &first));
     o.resume = path;
-    o.env_steps = 30000;
+    o.a3c.env_steps = 30000;
     ck_assert_ok(shoal_train_run(&o, &second));
     ck_assert(second.images >= 30000 && second.images < 30000 + 2 * 20 && second.epochs == 3);
     ck_assert(second.episodes > first.episodes && second.reward > first.reward);
@@ -220,7 +225,7 @@ START_TEST(continues_from_a_checkpoint)
     const float *square = shoal_tensor_data(shoal_tensors_find(file, "shoal/rmsprop/policy1.weight.square_avg"));
     ck_assert(square != NULL && square[0] > 0);
     shoal_tensors_destroy(file);
-    o.gamma = 0.5;
+    o.a3c.gamma = 0.5;
     ck_assert_err(shoal_train_run(&o, NULL), SHOAL_EINVAL);
     ck_assert_ptr_nonnull(strstr(shoal_last_error_text(), "gamma is 0.99 in the checkpoint, but 0.5 was given"));
     unlink(path);
@@ -254,10 +259,13 @@ START_TEST(killed_actors_are_restarted)
 {
     counts c = {.kill_left = 4, .kill_images = 500, .stop_after = 30000};
     shoal_train_result r;
-    ck_assert_ok(shoal_train_run(
-        &(shoal_train_options){
-            .method = SHOAL_METHOD_A3C, .workers = 2, .until = -1, .env_steps = ENDLESS, .call = count, .context = &c},
-        &r));
+    ck_assert_ok(shoal_train_run(&(shoal_train_options){.method = SHOAL_METHOD_A3C,
+                                                        .workers = 2,
+                                                        .until = -1,
+                                                        .a3c.env_steps = ENDLESS,
+                                                        .call = count,
+                                                        .context = &c},
+                                 &r));
     ck_assert(r.stopped && c.kill_left == 0);
     ck_assert_int_eq(r.deaths, 4);
     ck_assert_int_eq(c.deaths, 4);
@@ -271,7 +279,7 @@ START_TEST(restarts_are_limited)
     ck_assert_err(shoal_train_run(&(shoal_train_options){.method = SHOAL_METHOD_A3C,
                                                          .workers = 2,
                                                          .until = -1,
-                                                         .env_steps = ENDLESS,
+                                                         .a3c.env_steps = ENDLESS,
                                                          .restarts = 1,
                                                          .call = count,
                                                          .context = &c},
@@ -285,10 +293,13 @@ START_TEST(the_callback_stops_it)
 {
     counts c = {.stop = true};
     shoal_train_result r;
-    ck_assert_ok(shoal_train_run(
-        &(shoal_train_options){
-            .method = SHOAL_METHOD_A3C, .workers = 2, .until = -1, .env_steps = ENDLESS, .call = count, .context = &c},
-        &r));
+    ck_assert_ok(shoal_train_run(&(shoal_train_options){.method = SHOAL_METHOD_A3C,
+                                                        .workers = 2,
+                                                        .until = -1,
+                                                        .a3c.env_steps = ENDLESS,
+                                                        .call = count,
+                                                        .context = &c},
+                                 &r));
     ck_assert(r.stopped && r.images >= 10000 && c.epochs == 1 && c.summaries == 1);
 }
 END_TEST
@@ -323,10 +334,13 @@ static const shoal_env_type follow = {.name = "follow",
 START_TEST(an_environment_of_the_program)
 {
     shoal_train_result r;
-    ck_assert_ok(shoal_train_run(
-        &(shoal_train_options){
-            .method = SHOAL_METHOD_A3C, .workers = 2, .env = "follow", .gamma = -1, .rollout = 4, .until = 9.5},
-        &r));
+    ck_assert_ok(shoal_train_run(&(shoal_train_options){.method = SHOAL_METHOD_A3C,
+                                                        .workers = 2,
+                                                        .a3c.env = "follow",
+                                                        .a3c.gamma = -1,
+                                                        .a3c.rollout = 4,
+                                                        .until = 9.5},
+                                 &r));
     ck_assert_msg(r.reward >= 9.5 && r.reward <= 10 && r.images < 2000000, "%g after %lld steps", r.reward,
                   (long long)r.images);
 }
@@ -340,15 +354,15 @@ START_TEST(wrong_options)
         const char *words;
         shoal_err err;
     } wrong[] = {
-        {{.env = "moon"}, "unknown environment 'moon': the known ones are cartpole, follow", SHOAL_ENOENT},
+        {{.a3c.env = "moon"}, "unknown environment 'moon': the known ones are cartpole, follow", SHOAL_ENOENT},
         {{.model = "mlp"}, "unknown model 'mlp' for a3c; the model is actor-critic", SHOAL_ENOENT},
         {{.data = "mnist"}, "a3c takes none", SHOAL_EINVAL},
         {{.train_set = set}, "a3c takes none", SHOAL_EINVAL},
-        {{.rollout = -1}, "-1 steps in a rollout", SHOAL_EINVAL},
-        {{.env_steps = -1}, "-1 steps of environments", SHOAL_EINVAL},
-        {{.gamma = 1.5}, "gamma is 1.5", SHOAL_EINVAL},
-        {{.gamma = NAN}, "gamma", SHOAL_EINVAL},
-        {{.entropy = INFINITY}, "entropy", SHOAL_EINVAL},
+        {{.a3c.rollout = -1}, "-1 steps in a rollout", SHOAL_EINVAL},
+        {{.a3c.env_steps = -1}, "-1 steps of environments", SHOAL_EINVAL},
+        {{.a3c.gamma = 1.5}, "gamma is 1.5", SHOAL_EINVAL},
+        {{.a3c.gamma = NAN}, "gamma", SHOAL_EINVAL},
+        {{.a3c.entropy = INFINITY}, "entropy", SHOAL_EINVAL},
         {{.until = NAN}, "until", SHOAL_EINVAL},
         {{.lr = -1}, "learning rate", SHOAL_EINVAL},
         {{.workers = -1}, "-1 workers", SHOAL_EINVAL},

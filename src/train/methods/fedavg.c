@@ -48,39 +48,42 @@ static fedavg *own_of(const sh_job *job)
 static void defaults(shoal_train_options *o)
 {
     o->model = o->model != NULL ? o->model : MODEL;
-    o->epochs = o->epochs != 0 ? o->epochs : o->rounds != 0 ? o->rounds : ROUNDS;
-    o->rounds = o->rounds != 0 ? o->rounds : o->epochs;
+    int64_t *rounds = &o->fedavg.rounds;
+    *rounds = *rounds != 0 ? *rounds : o->rounds != 0 ? o->rounds : o->epochs != 0 ? o->epochs : ROUNDS;
+    o->rounds = o->rounds != 0 ? o->rounds : *rounds;
+    o->epochs = o->epochs != 0 ? o->epochs : *rounds;
     o->batch = o->batch != 0 ? o->batch : BATCH;
     o->lr = o->lr != 0 ? o->lr : LR;
     o->momentum = o->momentum != 0 ? o->momentum : -1;
-    o->clients = o->clients != 0 ? o->clients : CLIENTS;
-    o->fraction = o->fraction != 0 ? o->fraction : FRACTION;
-    o->local_epochs = o->local_epochs != 0 ? o->local_epochs : LOCAL_EPOCHS;
+    o->fedavg.clients = o->fedavg.clients != 0 ? o->fedavg.clients : CLIENTS;
+    o->fedavg.fraction = o->fedavg.fraction != 0 ? o->fedavg.fraction : FRACTION;
+    o->fedavg.local_epochs = o->fedavg.local_epochs != 0 ? o->fedavg.local_epochs : LOCAL_EPOCHS;
 }
 
 static shoal_err check(const shoal_train_options *o)
 {
-    if (o->rounds != o->epochs) {
+    if (o->fedavg.rounds != o->epochs || o->rounds != o->epochs) {
         return sh_fail(SHOAL_EINVAL, "%lld epochs and %lld rounds were given, but in fedavg they are the same",
-                       (long long)o->epochs, (long long)o->rounds);
+                       (long long)o->epochs, (long long)(o->rounds != o->epochs ? o->rounds : o->fedavg.rounds));
     }
-    if (o->clients < 1 || o->clients > CLIENTS_MOST) {
+    if (o->fedavg.clients < 1 || o->fedavg.clients > CLIENTS_MOST) {
         return sh_fail(SHOAL_EINVAL, "%lld clients; the range is 1 to %lld, and at most one for each sample",
-                       (long long)o->clients, (long long)CLIENTS_MOST);
+                       (long long)o->fedavg.clients, (long long)CLIENTS_MOST);
     }
-    if (!(o->fraction > 0 && o->fraction <= 1)) {
-        return sh_fail(SHOAL_EINVAL, "the fraction of clients is %g; it must be above 0 and at most 1", o->fraction);
+    if (!(o->fedavg.fraction > 0 && o->fedavg.fraction <= 1)) {
+        return sh_fail(SHOAL_EINVAL, "the fraction of clients is %g; it must be above 0 and at most 1",
+                       o->fedavg.fraction);
     }
-    if (o->local_epochs < 1 || o->local_epochs > LOCAL_EPOCHS_MOST) {
-        return sh_fail(SHOAL_EINVAL, "%lld local epochs; the range is 1 to %lld", (long long)o->local_epochs,
+    if (o->fedavg.local_epochs < 1 || o->fedavg.local_epochs > LOCAL_EPOCHS_MOST) {
+        return sh_fail(SHOAL_EINVAL, "%lld local epochs; the range is 1 to %lld", (long long)o->fedavg.local_epochs,
                        (long long)LOCAL_EPOCHS_MOST);
     }
-    if (o->split != SHOAL_SPLIT_IID && o->split != SHOAL_SPLIT_SHARDS) {
-        return sh_fail(SHOAL_EINVAL, "unknown split %d", (int)o->split);
+    if (o->fedavg.split != SHOAL_SPLIT_IID && o->fedavg.split != SHOAL_SPLIT_SHARDS) {
+        return sh_fail(SHOAL_EINVAL, "unknown split %d", (int)o->fedavg.split);
     }
-    if (!(o->server_momentum >= 0 && o->server_momentum < 1)) {
+    if (!(o->fedavg.server_momentum >= 0 && o->fedavg.server_momentum < 1)) {
         return sh_fail(SHOAL_EINVAL, "the server momentum is %g; it must be at least 0 and below 1",
-                       o->server_momentum);
+                       o->fedavg.server_momentum);
     }
     return SHOAL_OK;
 }
@@ -112,7 +115,7 @@ static int64_t count_images(const sh_job *job)
 {
     const sh_fedavg_plan *s = &own_of(job)->plan;
     int64_t samples = own_of(job)->parts->samples, epochs = job->o.epochs, images = 0;
-    if (samples % s->clients == 0 && job->o.split == SHOAL_SPLIT_IID) {
+    if (samples % s->clients == 0 && job->o.fedavg.split == SHOAL_SPLIT_IID) {
         return epochs * s->local_epochs * s->drawn * (samples / s->clients);
     }
     for (int64_t round = 0; round < epochs; round++) {
@@ -127,18 +130,19 @@ static shoal_err reduce(sh_job *job, int64_t round);
 
 static shoal_err split(const sh_job *job, sh_split *out_split)
 {
-    int64_t length = shoal_dataset_length(job->train_set), each = job->o.split == SHOAL_SPLIT_SHARDS ? SHARDS_EACH : 1;
-    if (job->o.clients > length / each) {
-        return sh_fail(SHOAL_EINVAL, "%lld clients, but the set has %lld samples%s", (long long)job->o.clients,
+    int64_t length = shoal_dataset_length(job->train_set),
+            each = job->o.fedavg.split == SHOAL_SPLIT_SHARDS ? SHARDS_EACH : 1;
+    if (job->o.fedavg.clients > length / each) {
+        return sh_fail(SHOAL_EINVAL, "%lld clients, but the set has %lld samples%s", (long long)job->o.fedavg.clients,
                        (long long)length, each > 1 ? ", and each needs two" : "");
     }
-    return each > 1 ? sh_split_label(job->train_set, job->o.clients, each, job->o.seed, out_split)
-                    : sh_split_iid(job->train_set, job->o.clients, job->o.seed, out_split);
+    return each > 1 ? sh_split_label(job->train_set, job->o.fedavg.clients, each, job->o.seed, out_split)
+                    : sh_split_iid(job->train_set, job->o.fedavg.clients, job->o.seed, out_split);
 }
 
 static shoal_err open_parts(sh_job *job, fedavg *f)
 {
-    size_t clients = (size_t)job->o.clients, samples = (size_t)shoal_dataset_length(job->train_set);
+    size_t clients = (size_t)job->o.fedavg.clients, samples = (size_t)shoal_dataset_length(job->train_set);
     sh_split s = {NULL, NULL};
     f->drawn = malloc(clients * sizeof *f->drawn);
     if (f->drawn == NULL) {
@@ -167,7 +171,7 @@ static shoal_err open_sums(sh_job *job, fedavg *f)
         sh_flat_shm *sums = shoal_block_data(f->sums[i]);
         sh_store_relaxed(&sums->done, 0); /* no worker runs yet */
     }
-    if (job->o.server_momentum > 0) {
+    if (job->o.fedavg.server_momentum > 0) {
         f->velocity = shoal_zeros(SHOAL_F64, SHOAL_SHAPE(f->length));
         return f->velocity ? SHOAL_OK : shoal_last_error();
     }
@@ -177,16 +181,16 @@ static shoal_err open_sums(sh_job *job, fedavg *f)
 static shoal_err fedavg_open(sh_job *job)
 {
     size_t n = (size_t)job->o.workers;
-    int64_t drawn = llround(job->o.fraction * (double)job->o.clients);
+    int64_t drawn = llround(job->o.fedavg.fraction * (double)job->o.fedavg.clients);
     fedavg *f = calloc(1, sizeof *f);
     shoal_err err = f ? sh_rounds_open_with(job, 0, SH_ROUNDS_ANEW, f, reduce) : SHOAL_ENOMEM;
     if (sh_rounds_own(job) == NULL) { /* there was not even memory for the state that close starts from */
         free(f);
         return sh_fail(SHOAL_ENOMEM, "no memory for %zu workers", n);
     }
-    f->plan = (sh_fedavg_plan){.clients = job->o.clients,
+    f->plan = (sh_fedavg_plan){.clients = job->o.fedavg.clients,
                                .drawn = drawn > 1 ? drawn : 1,
-                               .local_epochs = job->o.local_epochs,
+                               .local_epochs = job->o.fedavg.local_epochs,
                                .seed = job->o.seed,
                                .workers = job->o.workers};
     f->sums = calloc(n, sizeof(shoal_block *));
@@ -254,7 +258,7 @@ static shoal_err reduce(sh_job *job, int64_t round)
     }
     SH_TRY(sh_reducer_here.add(first, f->rows, count, f->length));
     sh_flat_apply(job->model, first, (double)samples_of_round(job, round),
-                  f->velocity ? shoal_tensor_data(f->velocity) : NULL, job->o.server_momentum);
+                  f->velocity ? shoal_tensor_data(f->velocity) : NULL, job->o.fedavg.server_momentum);
     return SHOAL_OK;
 }
 
@@ -262,12 +266,12 @@ static shoal_err reduce(sh_job *job, int64_t round)
 
 static shoal_err pass_settings(const sh_job *job, sh_checkpoint *c)
 {
-    SH_TRY(sh_checkpoint_setting_whole(c, "clients", job->o.clients));
+    SH_TRY(sh_checkpoint_setting_whole(c, "clients", job->o.fedavg.clients));
     SH_TRY(sh_checkpoint_setting_whole(c, "clients_in_round", own_of(job)->plan.drawn));
-    SH_TRY(sh_checkpoint_setting_whole(c, "local_epochs", job->o.local_epochs));
-    SH_TRY(sh_checkpoint_setting(c, "split", job->o.split == SHOAL_SPLIT_IID ? "iid" : "shards"));
-    SH_TRY(sh_checkpoint_setting_number(c, "server_momentum", job->o.server_momentum));
-    return sh_checkpoint_note_number(c, "fraction", job->o.fraction);
+    SH_TRY(sh_checkpoint_setting_whole(c, "local_epochs", job->o.fedavg.local_epochs));
+    SH_TRY(sh_checkpoint_setting(c, "split", job->o.fedavg.split == SHOAL_SPLIT_IID ? "iid" : "shards"));
+    SH_TRY(sh_checkpoint_setting_number(c, "server_momentum", job->o.fedavg.server_momentum));
+    return sh_checkpoint_note_number(c, "fraction", job->o.fedavg.fraction);
 }
 
 /* Sets how many images the workers trained on in the finished rounds. */

@@ -29,11 +29,11 @@ static shoal_train_options options_of(shoal_dataset *train, shoal_module *model)
                                  .train_set = train,
                                  .module = model,
                                  .workers = 3,
-                                 .clients = CLIENTS,
-                                 .fraction = 0.7, /* five of them: two workers have two, one has one */
-                                 .local_epochs = 2,
+                                 .fedavg.clients = CLIENTS,
+                                 .fedavg.fraction = 0.7, /* five of them: two workers have two, one has one */
+                                 .fedavg.local_epochs = 2,
                                  .batch = 16,
-                                 .rounds = 3,
+                                 .fedavg.rounds = 3,
                                  .lr = 0.05,
                                  .momentum = 0.5,
                                  .seed = 7};
@@ -41,7 +41,7 @@ static shoal_train_options options_of(shoal_dataset *train, shoal_module *model)
 
 static sh_fedavg_plan plan_of(const shoal_train_options *o, int64_t drawn)
 {
-    return (sh_fedavg_plan){.clients = o->clients, .drawn = drawn, .seed = o->seed, .workers = o->workers};
+    return (sh_fedavg_plan){.clients = o->fedavg.clients, .drawn = drawn, .seed = o->seed, .workers = o->workers};
 }
 
 /* ---- the plain computation ---- */
@@ -52,8 +52,8 @@ static void train_client(shoal_module *model, shoal_dataset *samples, const shoa
     shoal_optimizer *sgd = shoal_sgd_create(model, .lr = o->lr, .momentum = o->momentum);
     shoal_loader *loader =
         shoal_loader_create(samples, .batch = o->batch, .shuffle = true, .seed = sh_worker_order_seed(o->seed, client));
-    for (int64_t pass = 0; pass < o->local_epochs; pass++) {
-        ck_assert_ok(shoal_loader_seek(loader, round * o->local_epochs + pass, 0));
+    for (int64_t pass = 0; pass < o->fedavg.local_epochs; pass++) {
+        ck_assert_ok(shoal_loader_seek(loader, round * o->fedavg.local_epochs + pass, 0));
         for (shoal_batch b; shoal_loader_next(loader, &b) == SHOAL_OK;) {
             shoal_optimizer_zero_grad(sgd);
             ck_assert_ok(shoal_backward(shoal_nll_loss(shoal_module_forward(model, b.x), b.y)));
@@ -114,19 +114,19 @@ START_TEST(equals_a_plain_loop)
     shoal_dataset *train = part_of(SHOAL_PART_TRAIN, TRAIN), *parts[CLIENTS];
     shoal_module *plain = new_model();
     shoal_train_options o = options_of(train, NULL);
-    o.split = _i % 2 == 0 ? SHOAL_SPLIT_IID : SHOAL_SPLIT_SHARDS;
+    o.fedavg.split = _i % 2 == 0 ? SHOAL_SPLIT_IID : SHOAL_SPLIT_SHARDS;
     o.workers = workers[_i / 2];
-    ck_assert_ok(o.split == SHOAL_SPLIT_IID ? shoal_split_iid(train, CLIENTS, o.seed, parts)
-                                            : shoal_split_label(train, CLIENTS, 2, o.seed, parts));
-    for (o.rounds = 1; o.rounds <= 2; o.rounds++) {
+    ck_assert_ok(o.fedavg.split == SHOAL_SPLIT_IID ? shoal_split_iid(train, CLIENTS, o.seed, parts)
+                                                   : shoal_split_label(train, CLIENTS, 2, o.seed, parts));
+    for (o.fedavg.rounds = 1; o.fedavg.rounds <= 2; o.fedavg.rounds++) {
         o.module = new_model();
-        plain_round(plain, parts, &o, o.rounds - 1, 5);
+        plain_round(plain, parts, &o, o.fedavg.rounds - 1, 5);
         ck_assert_ok(shoal_train_run(&o, NULL));
         ck_assert_msg(most_apart(o.module, plain) < 1e-6, "%g", most_apart(o.module, plain));
         shoal_module_destroy(o.module);
     }
     for (int i = 0; i < CLIENTS; i++) {
-        if (o.split == SHOAL_SPLIT_SHARDS) {
+        if (o.fedavg.split == SHOAL_SPLIT_SHARDS) {
             assert_few_labels(parts[i]);
         }
         shoal_dataset_release(parts[i]);
@@ -224,14 +224,14 @@ START_TEST(deaths_change_nothing)
     shoal_module *models[2] = {new_model(), new_model()};
     shoal_train_result r;
     shoal_train_options o = options_of(train, models[0]);
-    o.server_momentum = 0.5;
+    o.fedavg.server_momentum = 0.5;
     ck_assert_ok(shoal_train_run(&o, NULL));
     o.train_set = set;
     o.module = models[1];
     o.restarts = 1000;
     ck_assert_ok(shoal_train_run(&o, &r));
     ck_assert_int_gt(r.deaths, 10);
-    ck_assert_int_eq(r.epochs, o.rounds);
+    ck_assert_int_eq(r.epochs, o.fedavg.rounds);
     assert_same_bits(models[0], models[1]);
     shoal_module_destroy(models[0]);
     shoal_module_destroy(models[1]);
@@ -253,7 +253,7 @@ START_TEST(deaths_at_every_point)
         shoal_train_options o = options_of(train, models[i]);
         o.start = SHOAL_START_FORK;
         o.workers = 2;
-        o.rounds = 2;
+        o.fedavg.rounds = 2;
         o.restarts = 1000;
         sh_death_arm(i > 0 ? points[_i] : NULL, 2);
         ck_assert_ok(shoal_train_run(&o, &r));
@@ -315,8 +315,8 @@ START_TEST(reports)
     shoal_train_options o = options_of(train, model);
     shoal_train_result r;
     seen s = {0};
-    o.split = _i == 0 ? SHOAL_SPLIT_IID : SHOAL_SPLIT_SHARDS;
-    o.rounds = 0;
+    o.fedavg.split = _i == 0 ? SHOAL_SPLIT_IID : SHOAL_SPLIT_SHARDS;
+    o.fedavg.rounds = 0;
     o.epochs = 4; /* the same as rounds */
     o.test_set = test;
     o.call = see;
@@ -343,14 +343,14 @@ START_TEST(stops_between_rounds)
     shoal_train_options o = options_of(train, models[0]);
     shoal_train_result r;
     seen s = {.stop_images = 5000};
-    o.rounds = 100000;
+    o.fedavg.rounds = 100000;
     o.call = see;
     o.context = &s;
     ck_assert_ok(shoal_train_run(&o, &r));
-    ck_assert(r.stopped && r.epochs < o.rounds);
+    ck_assert(r.stopped && r.epochs < o.fedavg.rounds);
     if (r.epochs > 0) {
         o = options_of(train, models[1]);
-        o.rounds = r.epochs;
+        o.fedavg.rounds = r.epochs;
         ck_assert_ok(shoal_train_run(&o, NULL));
     }
     assert_same_bits(models[0], models[1]);
@@ -371,15 +371,15 @@ START_TEST(resumes)
     seen s = {0};
     snprintf(path, sizeof path, "/tmp/shoal_fedavg_test.%d", (int)getpid());
     shoal_train_options o = options_of(train, models[0]);
-    o.split = SHOAL_SPLIT_SHARDS;
-    o.server_momentum = 0.5;
-    o.rounds = 5;
+    o.fedavg.split = SHOAL_SPLIT_SHARDS;
+    o.fedavg.server_momentum = 0.5;
+    o.fedavg.rounds = 5;
     ck_assert_ok(shoal_train_run(&o, &whole));
     o.module = models[1];
     o.save = path;
-    o.rounds = 2;
+    o.fedavg.rounds = 2;
     ck_assert_ok(shoal_train_run(&o, NULL));
-    o.rounds = 5;
+    o.fedavg.rounds = 5;
     o.resume = path;
     o.call = see;
     o.context = &s;
@@ -391,7 +391,7 @@ START_TEST(resumes)
     ck_assert_int_eq(r.epochs, 5);
     ck_assert_int_eq(r.images, whole.images);
     assert_same_bits(models[0], models[1]);
-    o.local_epochs++;
+    o.fedavg.local_epochs++;
     ck_assert_err(shoal_train_run(&o, NULL), SHOAL_EINVAL);
     ck_assert_msg(strstr(shoal_last_error_text(), "local_epochs") != NULL, "%s", shoal_last_error_text());
     unlink(path);
@@ -405,7 +405,7 @@ END_TEST
 
 START_TEST(draws)
 {
-    shoal_train_options o = {.clients = 50, .seed = 3};
+    shoal_train_options o = {.fedavg.clients = 50, .seed = 3};
     sh_fedavg_plan plan = plan_of(&o, 50);
     int64_t first[50], out[50], times[50] = {0};
     for (int64_t round = 0; round < 200; round++) {
@@ -447,9 +447,9 @@ START_TEST(fractions)
         shoal_module *model = new_model();
         shoal_train_options o = options_of(train, model);
         shoal_train_result r;
-        o.clients = cases[i].clients;
-        o.fraction = cases[i].fraction;
-        o.rounds = o.local_epochs = 1;
+        o.fedavg.clients = cases[i].clients;
+        o.fedavg.fraction = cases[i].fraction;
+        o.fedavg.rounds = o.fedavg.local_epochs = 1;
         ck_assert_ok(shoal_train_run(&o, &r));
         ck_assert_int_eq(r.images, cases[i].drawn * 1000 / cases[i].clients);
         shoal_module_destroy(model);
@@ -466,8 +466,8 @@ START_TEST(server_momentum)
     for (int i = 0; i < 4; i++) {
         models[i] = new_model();
         shoal_train_options o = options_of(train, models[i]);
-        o.rounds = i < 2 ? 1 : 2;
-        o.server_momentum = i == 3 ? 0.5 : 0;
+        o.fedavg.rounds = i < 2 ? 1 : 2;
+        o.fedavg.server_momentum = i == 3 ? 0.5 : 0;
         if (i > 0) {
             ck_assert_ok(shoal_train_run(&o, NULL));
         }
@@ -497,9 +497,9 @@ START_TEST(memory_is_bounded)
     for (int i = 0; i < 2; i++) {
         shoal_module *model = new_model();
         shoal_train_options o = options_of(train, model);
-        o.clients = clients[i];
-        o.fraction = 1;
-        o.rounds = o.local_epochs = 1;
+        o.fedavg.clients = clients[i];
+        o.fedavg.fraction = 1;
+        o.fedavg.rounds = o.fedavg.local_epochs = 1;
         o.call = see;
         o.context = &s[i];
         ck_assert_ok(shoal_train_run(&o, NULL));
@@ -522,20 +522,20 @@ START_TEST(wrong_options)
         shoal_train_options o;
         const char *words;
     } wrong[] = {
-        {{.fraction = 1.5}, "fraction of clients is 1.5; it must be above 0 and at most 1"},
-        {{.fraction = -0.1}, "fraction of clients is -0.1"},
-        {{.fraction = NAN}, "fraction of clients is nan"},
-        {{.clients = -3}, "-3 clients; the range is 1 to "},
-        {{.clients = 1004}, "1004 clients, but the set has 1003 samples"},
-        {{.clients = 502, .split = SHOAL_SPLIT_SHARDS},
+        {{.fedavg.fraction = 1.5}, "fraction of clients is 1.5; it must be above 0 and at most 1"},
+        {{.fedavg.fraction = -0.1}, "fraction of clients is -0.1"},
+        {{.fedavg.fraction = NAN}, "fraction of clients is nan"},
+        {{.fedavg.clients = -3}, "-3 clients; the range is 1 to "},
+        {{.fedavg.clients = 1004}, "1004 clients, but the set has 1003 samples"},
+        {{.fedavg.clients = 502, .fedavg.split = SHOAL_SPLIT_SHARDS},
          "502 clients, but the set has 1003 samples, and each needs two"},
-        {{.clients = 1000000000}, "1000000000 clients, but the set has"},
-        {{.local_epochs = -1}, "-1 local epochs"},
-        {{.server_momentum = 1}, "server momentum is 1;"},
-        {{.server_momentum = -0.5}, "server momentum is -0.5"},
-        {{.split = (shoal_train_split)9}, "unknown split 9"},
+        {{.fedavg.clients = 1000000000}, "1000000000 clients, but the set has"},
+        {{.fedavg.local_epochs = -1}, "-1 local epochs"},
+        {{.fedavg.server_momentum = 1}, "server momentum is 1;"},
+        {{.fedavg.server_momentum = -0.5}, "server momentum is -0.5"},
+        {{.fedavg.split = (shoal_train_split)9}, "unknown split 9"},
         {{.epochs = 3, .rounds = 4}, "3 epochs and 4 rounds"},
-        {{.rounds = -1}, "-1 epochs"},
+        {{.fedavg.rounds = -1}, "-1 epochs"},
     };
     shoal_dataset *train = part_of(SHOAL_PART_TRAIN, TRAIN);
     for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
@@ -554,14 +554,15 @@ START_TEST(own_defaults)
 {
     shoal_train_options o = shoal_train_defaults(&(shoal_train_options){.method = SHOAL_METHOD_FEDAVG});
     ck_assert_str_eq(o.model, "fedavg-cnn");
-    ck_assert(o.epochs == 20 && o.batch == 10 && o.clients == 100 && o.local_epochs == 5);
-    ck_assert(o.fraction > 0.09 && o.fraction < 0.11 && o.momentum < 0 && o.server_momentum == 0 && o.lr > 0.01);
-    ck_assert_int_eq(o.split, SHOAL_SPLIT_IID);
+    ck_assert(o.epochs == 20 && o.batch == 10 && o.fedavg.clients == 100 && o.fedavg.local_epochs == 5);
+    ck_assert(o.fedavg.fraction > 0.09 && o.fedavg.fraction < 0.11 && o.momentum < 0 && o.fedavg.server_momentum == 0 &&
+              o.lr > 0.01);
+    ck_assert_int_eq(o.fedavg.split, SHOAL_SPLIT_IID);
     shoal_train_options again = shoal_train_defaults(&o);
     ck_assert(again.momentum < 0 && again.epochs == 20);
     o = shoal_train_defaults(&(shoal_train_options){0});
     ck_assert_str_eq(o.model, "mnist-cnn");
-    ck_assert(o.epochs == 1 && o.batch == 64 && o.momentum > 0 && o.clients == 0);
+    ck_assert(o.epochs == 1 && o.batch == 64 && o.momentum > 0 && o.fedavg.clients == 0);
 }
 END_TEST
 

@@ -112,7 +112,8 @@ static shoal_err hogwild_open(sh_job *job)
         return sh_fail(SHOAL_ENOMEM, "no memory for %d workers", job->o.workers);
     }
     SH_TRY(shoal_queue_create(0, &h->handles));
-    if (job->o.shared_state) { /* one momentum for all workers, who change it without locks, like the parameters */
+    if (job->o.hogwild
+            .shared_state) { /* one momentum for all workers, who change it without locks, like the parameters */
         h->state = sh_engine_of(job->o.device)->new_state(&job->settings.engine, job->model);
         return h->state ? SHOAL_OK : shoal_last_error();
     }
@@ -136,7 +137,7 @@ static void hogwild_close(sh_job *job)
 
 static shoal_err check(const shoal_train_options *o)
 {
-    return o->shared_state && sh_engine_of(o->device)->adopt_state == NULL
+    return o->hogwild.shared_state && sh_engine_of(o->device)->adopt_state == NULL
                ? sh_fail(SHOAL_EINVAL,
                          "one momentum for all workers (shared state) needs the CPU: on a GPU each worker has its own")
                : SHOAL_OK;
@@ -250,8 +251,8 @@ static shoal_err pass_positions(sh_job *job, sh_checkpoint *c, shoal_tensor *pos
 static shoal_err checkpoint(sh_job *job, sh_checkpoint *c)
 {
     const hogwild *h = job->own;
-    SH_TRY(sh_checkpoint_setting(c, "shard", job->o.shard ? "true" : "false"));
-    SH_TRY(sh_checkpoint_setting(c, "shared_state", job->o.shared_state ? "true" : "false"));
+    SH_TRY(sh_checkpoint_setting(c, "shard", job->o.hogwild.shard ? "true" : "false"));
+    SH_TRY(sh_checkpoint_setting(c, "shared_state", job->o.hogwild.shared_state ? "true" : "false"));
     shoal_tensor *positions = shoal_empty(SHOAL_I64, SHOAL_SHAPE(job->o.workers, 2));
     shoal_err err = positions != NULL ? pass_positions(job, c, positions) : shoal_last_error();
     shoal_tensor_release(positions);

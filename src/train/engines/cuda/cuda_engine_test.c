@@ -18,9 +18,9 @@ static const shoal_train_options ways[] = {
     {.method = SHOAL_METHOD_HOGWILD},
     {.method = SHOAL_METHOD_SERIAL, .workers = 1},
     {.method = SHOAL_METHOD_SYNC},
-    {.method = SHOAL_METHOD_SYNC, .average = SHOAL_AVERAGE_GRADIENTS},
-    {.method = SHOAL_METHOD_LOCAL, .steps = 5},
-    {.method = SHOAL_METHOD_FEDAVG, .clients = 8, .fraction = 0.5, .local_epochs = 2},
+    {.method = SHOAL_METHOD_SYNC, .sync.average = SHOAL_AVERAGE_GRADIENTS},
+    {.method = SHOAL_METHOD_LOCAL, .local.steps = 5},
+    {.method = SHOAL_METHOD_FEDAVG, .fedavg.clients = 8, .fedavg.fraction = 0.5, .fedavg.local_epochs = 2},
 };
 
 #define WAYS (int)(sizeof ways / sizeof *ways)
@@ -175,12 +175,12 @@ static const struct cnn_way {
 } cnn_ways[] = {
     {"fedavg-cnn", {.method = SHOAL_METHOD_SERIAL, .workers = 1, .batch = 8, .momentum = 0.5}},
     {"fedavg-cnn", {.method = SHOAL_METHOD_SYNC, .batch = 8}},
-    {"fedavg-cnn", {.method = SHOAL_METHOD_SYNC, .average = SHOAL_AVERAGE_GRADIENTS, .batch = 8, .momentum = 0.5}},
-    {"fedavg-cnn", {.method = SHOAL_METHOD_LOCAL, .steps = 2, .batch = 5, .momentum = 0.5}},
+    {"fedavg-cnn", {.method = SHOAL_METHOD_SYNC, .sync.average = SHOAL_AVERAGE_GRADIENTS, .batch = 8, .momentum = 0.5}},
+    {"fedavg-cnn", {.method = SHOAL_METHOD_LOCAL, .local.steps = 2, .batch = 5, .momentum = 0.5}},
     {"fedavg-cnn", {.method = SHOAL_METHOD_FEDAVG, .batch = 250, .lr_decay = 0.5}}, /* two clients at a time */
     {"fedavg-cnn", {.method = SHOAL_METHOD_FEDAVG, .batch = 5, .momentum = 0.5}},
     {"mnist-cnn", {.method = SHOAL_METHOD_SERIAL, .workers = 1, .batch = 8, .momentum = 0.5}},
-    {"mnist-cnn", {.method = SHOAL_METHOD_SYNC, .average = SHOAL_AVERAGE_GRADIENTS, .batch = 8}},
+    {"mnist-cnn", {.method = SHOAL_METHOD_SYNC, .sync.average = SHOAL_AVERAGE_GRADIENTS, .batch = 8}},
     {"mnist-cnn", {.method = SHOAL_METHOD_FEDAVG, .batch = 5, .momentum = 0.5}},
 };
 
@@ -243,9 +243,11 @@ static trained train_cnn(int way, const shoal_train_options *more)
     o.test_set = samples;
     o.momentum = o.momentum > 0 ? o.momentum : -1;
     o.lr = 0.05;
-    o.clients = 4;
-    o.fraction = 1;
-    o.local_epochs = 2;
+    if (o.method == SHOAL_METHOD_FEDAVG) {
+        o.fedavg.clients = 4;
+        o.fedavg.fraction = 1;
+        o.fedavg.local_epochs = 2;
+    }
     o.seed = 7;
     o.mps = more->device == SHOAL_CUDA ? SHOAL_MPS_OFF : SHOAL_MPS_AUTO;
     o.epochs = more->epochs;
