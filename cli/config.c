@@ -9,6 +9,9 @@
 
 #define LINE_MOST 198 /* the longest line in bytes that Debian's libinih does not cut */
 
+#define BOM "\xEF\xBB\xBF" /* may begin a file in UTF-8 */
+#define NOT_READABLE "expected 'NAME = VALUE', a [section], or a comment after ; or #"
+
 typedef struct reading {
     const cli_table *table;
     const char *path;
@@ -55,6 +58,24 @@ static bool read_line(reading *r, int first, char *text, size_t capacity)
     return true;
 }
 
+/* Returns whether libinih can read a line. It goes on after one that it cannot read, so the first one is found here. */
+static bool is_readable(const char *text)
+{
+    const char *blanks = " \t\r\v\f", *wanted = text[0] == '[' ? "]" : "=:";
+    if (text[0] == ';' || text[0] == '#' || text[strspn(text, blanks)] == 0) {
+        return true;
+    }
+    for (const char *c = text; *c != 0; c++) {
+        if (strchr(wanted, *c) != NULL) {
+            return true;
+        }
+        if (*c == ';' && c > text && strchr(blanks, c[-1]) != NULL) {
+            return false; /* the rest is a comment */
+        }
+    }
+    return false;
+}
+
 /* Reads a line for libinih. Leading blanks are dropped, because they would make it a continuation of the line before. */
 static char *next_line(char *text, int capacity, void *stream)
 {
@@ -67,6 +88,10 @@ static char *next_line(char *text, int capacity, void *stream)
     size_t most = (size_t)capacity < LINE_MOST + 2 ? (size_t)capacity : LINE_MOST + 2;
     if (!read_line(r, first, text, most)) {
         complain(r, "the line contains a zero byte, or is longer than %zu bytes", most - 2);
+        return NULL;
+    }
+    if (!is_readable(r->line == 1 && strncmp(text, BOM, strlen(BOM)) == 0 ? text + strlen(BOM) : text)) {
+        complain(r, NOT_READABLE);
         return NULL;
     }
     return text;
@@ -211,7 +236,7 @@ bool cli_config_read(const cli_table *table, const char *path, void *call, cli_g
         r.failed = true;
     } else if (wrong != 0 && !r.failed) {
         r.line = wrong;
-        complain(&r, "expected 'NAME = VALUE', a [section], or a comment after ; or #");
+        complain(&r, NOT_READABLE);
     }
     if (!r.failed) {
         put_all_in_place(&r);

@@ -27,10 +27,15 @@ void cli_option_words(const cli_option *option, char *buffer, size_t capacity)
 void cli_option_choices(const cli_table *table, const cli_option *option, char *buffer, size_t capacity)
 {
     size_t at = 0;
+    int last = 0;
     buffer[0] = 0;
-    for (int bit = 0; option->of != 0 && bit < 32 && table->choice(bit) != NULL; bit++) {
+    for (int bit = 0; bit < 32 && table->choice(bit) != NULL; bit++) {
+        last = option->of >> bit & 1 ? bit : last;
+    }
+    for (int bit = 0; option->of != 0 && bit <= last; bit++) {
         if (option->of >> bit & 1 && at < capacity) {
-            at += (size_t)snprintf(buffer + at, capacity - at, "%s%s", at > 0 ? ", " : "", table->choice(bit));
+            const char *join = at == 0 ? "" : bit < last ? ", " : " or ";
+            at += (size_t)snprintf(buffer + at, capacity - at, "%s%s", join, table->choice(bit));
         }
     }
 }

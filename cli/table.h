@@ -107,7 +107,7 @@ const cli_option *cli_table_find(const cli_table *table, const char *name);
 /* Returns the name of the option that is most similar to name, NULL if none is similar. */
 const char *cli_table_nearest(const cli_table *table, const char *name);
 
-/* Writes the choices that have an option, "hogwild, local", or "" if all have it. */
+/* Writes the choices that have an option, "hogwild, serial or local", or "" if all have it. */
 void cli_option_choices(const cli_table *table, const cli_option *option, char *buffer, size_t capacity);
 
 /* Writes the words of an option, separated by commas, with "or" before the last. */

@@ -132,34 +132,34 @@ static const cli_option options[] = {
     WHOLE(LEARN, "seed", "N", 0, INT64_MAX, job.seed,
           "seed of initial values, sample orders, dropout, and fedavg's split and choice of clients", ),
 
-    FLAG(HOGWILD, "shard", job.shard, "give each worker only its part of the data set, so that an epoch is one pass",
-         OF(HOGWILD)),
-    FLAG(HOGWILD, "shared-state", job.shared_state,
+    FLAG(HOGWILD, "shard", job.hogwild.shard,
+         "give each worker only its part of the data set, so that an epoch is one pass", OF(HOGWILD)),
+    FLAG(HOGWILD, "shared-state", job.hogwild.shared_state,
          "share one momentum among all workers; without it, each worker has its own", OF(HOGWILD)),
-    WORD(SYNC, "average", "WHAT", average_word, job.average,
+    WORD(SYNC, "average", "WHAT", average_word, job.sync.average,
          "average the parameters after each round, or the gradients of every batch", OF(SYNC)),
-    WHOLE(SYNC, "rounds-per-epoch", "N", 1, MOST, job.rounds,
+    WHOLE(SYNC, "rounds-per-epoch", "N", 1, MOST, job.sync.rounds,
           "number of times per epoch to average the parameters; not with --average gradients", OF(SYNC)),
-    WHOLE(LOCAL, "steps", "K", 1, MOST, job.steps, "average the parameters after every K batches", OF(LOCAL)),
+    WHOLE(LOCAL, "steps", "K", 1, MOST, job.local.steps, "average the parameters after every K batches", OF(LOCAL)),
     WHOLE(FEDAVG, "rounds", "N", 1, MOST, job.epochs, "number of rounds; the same as --epochs", OF(FEDAVG)),
-    WHOLE(FEDAVG, "clients", "N", 1, 1000000000, job.clients,
+    WHOLE(FEDAVG, "clients", "N", 1, 1000000000, job.fedavg.clients,
           "number of clients that own the samples; clients are not processes: the workers train them in turn",
           OF(FEDAVG)),
-    WORD(FEDAVG, "split", "HOW", split_word, job.split,
+    WORD(FEDAVG, "split", "HOW", split_word, job.fedavg.split,
          "give each client random samples (iid), or two shards of the set sorted by label (shards)", OF(FEDAVG)),
-    NUMBER(FEDAVG, "fraction", "C", 0, 1, CLI_ABOVE, job.fraction,
+    NUMBER(FEDAVG, "fraction", "C", 0, 1, CLI_ABOVE, job.fedavg.fraction,
            "fraction of the clients that train in a round, rounded to whole clients, at least one", OF(FEDAVG)),
-    WHOLE(FEDAVG, "local-epochs", "E", 1, MOST, job.local_epochs, "passes of a client over its samples in a round",
-          OF(FEDAVG)),
-    NUMBER(FEDAVG, "server-momentum", "X", 0, 1, CLI_BELOW, job.server_momentum,
+    WHOLE(FEDAVG, "local-epochs", "E", 1, MOST, job.fedavg.local_epochs,
+          "passes of a client over its samples in a round", OF(FEDAVG)),
+    NUMBER(FEDAVG, "server-momentum", "X", 0, 1, CLI_BELOW, job.fedavg.server_momentum,
            "momentum of the server's update after each round, 0 for none", OF(FEDAVG)),
-    WORD(A3C, "env", "NAME", env_word, job.env, "the environment", OF(A3C)),
-    WHOLE(A3C, "env-steps", "N", 1, 10000000000, job.env_steps,
+    WORD(A3C, "env", "NAME", env_word, job.a3c.env, "the environment", OF(A3C)),
+    WHOLE(A3C, "env-steps", "N", 1, 10000000000, job.a3c.env_steps,
           "maximum number of steps of all workers together; replaces --epochs, which counts 10,000 steps each",
           OF(A3C)),
-    WHOLE(A3C, "rollout", "N", 1, 100000, job.rollout, "steps between two updates by one worker", OF(A3C)),
-    NUMBER(A3C, "gamma", "X", 0, 1, CLI_CLOSED, job.gamma, "discount factor of rewards", .none = true, OF(A3C)),
-    NUMBER(A3C, "entropy", "X", 0, 1e6L, CLI_CLOSED, job.entropy, "weight of the policy's entropy", .none = true,
+    WHOLE(A3C, "rollout", "N", 1, 100000, job.a3c.rollout, "steps between two updates by one worker", OF(A3C)),
+    NUMBER(A3C, "gamma", "X", 0, 1, CLI_CLOSED, job.a3c.gamma, "discount factor of rewards", .none = true, OF(A3C)),
+    NUMBER(A3C, "entropy", "X", 0, 1e6L, CLI_CLOSED, job.a3c.entropy, "weight of the policy's entropy", .none = true,
            OF(A3C)),
 
     PATH(
@@ -359,11 +359,6 @@ static bool fits_method(const cli_train_call *call)
         bool asked =
             call->given.named[i] && !(o->kind == CLI_FLAG && strcmp(cli_option_text(o, call, value), "false") == 0);
         if (asked && o->of != 0 && !(o->of >> call->job.method & 1)) {
-            if ((o->of & (o->of - 1)) != 0) { /* for several methods, which would be a long list */
-                cli_complain(&cli_train, CLI_MISUSED, "--%s is not for --method %s", o->name,
-                             method_name((int)call->job.method));
-                return false;
-            }
             cli_option_choices(&cli_train_table, o, value, sizeof value);
             cli_complain(&cli_train, CLI_MISUSED, "--%s is for --method %s, but the method is %s", o->name, value,
                          method_name((int)call->job.method));
@@ -398,7 +393,7 @@ static bool settle_length(cli_train_call *call)
         call->job.epochs = 0;
         origin[epochs] = CLI_DEFAULT;
     } else {
-        call->job.env_steps = 0;
+        call->job.a3c.env_steps = 0;
         origin[steps] = CLI_DEFAULT;
     }
     return true;
@@ -438,10 +433,11 @@ static bool check_pairs(const cli_train_call *call)
                      "--save -: a checkpoint cannot be written to standard output; give a file");
         return false;
     }
-    if (call->job.method == SHOAL_METHOD_SYNC && call->job.average == SHOAL_AVERAGE_GRADIENTS && call->job.rounds > 1) {
+    if (call->job.method == SHOAL_METHOD_SYNC && call->job.sync.average == SHOAL_AVERAGE_GRADIENTS &&
+        call->job.sync.rounds > 1) {
         cli_complain(&cli_train, CLI_MISUSED,
                      "--rounds-per-epoch %lld is for --average parameters; gradients are averaged after each batch",
-                     (long long)call->job.rounds);
+                     (long long)call->job.sync.rounds);
         return false;
     }
     return check_card(call);
@@ -476,7 +472,7 @@ static cli_exit print_config(const cli_train_call *call)
     cli_train_call shown = *call;
     fill_in(&shown);
     if (call->job.method == SHOAL_METHOD_A3C) { /* each follows from the other, and a file with both is an error */
-        *(call->job.env_steps != 0 ? &shown.job.epochs : &shown.job.env_steps) = 0;
+        *(call->job.a3c.env_steps != 0 ? &shown.job.epochs : &shown.job.a3c.env_steps) = 0;
     }
     return cli_config_print(&cli_train_table, call->config, &shown, &call->given, 1u << call->job.method);
 }

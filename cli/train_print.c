@@ -139,7 +139,7 @@ static void show_epochs(FILE *f, const cli_show *show, const shoal_train_event *
 {
     const cli_terms *terms = cli_terms_of(show->job->method);
     const shoal_train_result *r = &event->so_far;
-    bool whole = show->job->method == SHOAL_METHOD_HOGWILD && !show->job->shard && event->workers_count > 1;
+    bool whole = show->job->method == SHOAL_METHOD_HOGWILD && !show->job->hogwild.shard && event->workers_count > 1;
     char all[32] = "", passes[64] = "", goal[128];
     if (r->reached_epoch == 0) {
         snprintf(all, sizeof all, " of %" PRId64, show->job->epochs);

@@ -66,7 +66,7 @@ const char *cli_model_name(const shoal_train_options *job)
 
 const char *cli_data_name(const shoal_train_options *job)
 {
-    return job->method == SHOAL_METHOD_A3C ? job->env : job->data != NULL ? job->data : "mnist";
+    return job->method == SHOAL_METHOD_A3C ? job->a3c.env : job->data != NULL ? job->data : "mnist";
 }
 
 static const char *unknown(char buffer[CLI_NUMBER_TEXT])

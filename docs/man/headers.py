@@ -37,7 +37,7 @@ class Group:
 COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 
 # Macros that other macros are made of.
-INTERNAL = re.compile(r"SHOAL_((\w+_)?H|DECLARE_\w+|MUST_USE|CAT_?|COUNT_?|LIST_\d+|MAP_\d+|BY_HANDLE|OPTIM_\w+)$")
+INTERNAL = re.compile(r"SHOAL_((\w+_)?H|DECLARE_\w+|MUST_USE|CAT_?|COUNT_?|LIST_\d+|MAP_\d+|BY_HANDLE|OPTIM_\w+|OPTIONS)$")
 
 FORMS = (
     ("opaque", re.compile(r"typedef struct (shoal_\w+) \1;")),
@@ -113,6 +113,7 @@ def read_members(body, separator):
         else:
             raise BadHeader(f"a member without an end: {rest.strip()[:60]}")
         text = squeeze(COMMENT.sub("", rest[:end]))
+        text = re.sub(r"^SHOAL_OPTIONS\((\w+ \w+),.*\)$", r"\1", text)  # without its old names
         union = re.fullmatch(r"union \{ (.*?); .*\}", text)  # a member, and its name in version 0.2
         if union:
             above = one_line(COMMENT.search(rest).group())
@@ -182,7 +183,7 @@ def pieces(text, path):
                 seen.pop()
             elif word == "else":
                 seen[-1] = None if seen[-1] is None else not seen[-1]
-            elif what == "defined(__GNUC__)":
+            elif what in ("defined(__GNUC__)", "__clang__"):
                 seen.append(None)
             elif what == "__cplusplus" or what.endswith("_H"):
                 seen.append(word == "ifndef")

@@ -28,13 +28,13 @@ extern "C" {
 /* Training methods: what the workers share, and when.
  *
  *   hogwild  The workers share the parameters all the time, without locks. Each has its own momentum. Each passes
- *            over the whole set in its own order, so an epoch is as many passes as there are workers; with shard,
+ *            over the whole set in its own order, so an epoch is as many passes as there are workers; with hogwild.shard,
  *            each passes over its part of the set.
  *   serial   One worker shares nothing.
  *   sync     Each worker takes the common parameters and passes once over its contiguous part of the set. Then the
  *            parameters become the mean of all workers' parameters. Momentum starts anew with each pass. With
  *            SHOAL_AVERAGE_GRADIENTS there is one step for each batch instead, by the mean of the workers' gradients.
- *   local    The parameters are averaged every `steps` batches. Each worker keeps its momentum.
+ *   local    The parameters are averaged every `local.steps` batches. Each worker keeps its momentum.
  *   fedavg   Federated averaging (McMahan et al. 2017). The set is split among `clients`. In each round a fraction of
  *            them is drawn; each takes the common parameters and passes `local_epochs` times over its samples. Then
  *            the parameters become the mean of theirs, weighted by their numbers of samples. The workers play the
@@ -163,6 +163,57 @@ typedef struct shoal_train_event {
  * options. It returns false to stop the job at the next step. */
 typedef bool (*shoal_train_callback)(const shoal_train_event *event, void *context);
 
+/* Options of hogwild. The options of a method are a member of shoal_train_options, such as `.fedavg.clients`. Zero is the
+ * default of each. An option of another method than the job's is an error. */
+typedef struct shoal_hogwild_options {
+    bool shard;        /* all workers pass over their part of the set only */
+    bool shared_state; /* all workers share one momentum; SHOAL_CPU only */
+} shoal_hogwild_options;
+
+/* Options of sync; see shoal_hogwild_options. */
+typedef struct shoal_sync_options {
+    shoal_train_average average;
+    int64_t rounds; /* averages of the parameters in an epoch, 1 */
+} shoal_sync_options;
+
+/* Options of local; see shoal_hogwild_options. */
+typedef struct shoal_local_options {
+    int64_t steps; /* batches between two averages, 16 */
+} shoal_local_options;
+
+/* Options of fedavg; see shoal_hogwild_options. */
+typedef struct shoal_fedavg_options {
+    int64_t clients;         /* 100 */
+    double fraction;         /* fraction of the clients in a round, at least one client, 0.1 */
+    int64_t local_epochs;    /* passes of a client over its samples in a round, 5 */
+    shoal_train_split split; /* of the samples among clients */
+    double server_momentum;  /* momentum of the common parameters between rounds (Hsu et al. 2019), none */
+    int64_t rounds;          /* the same as epochs, 20 */
+} shoal_fedavg_options;
+
+/* Options of a3c; see shoal_hogwild_options. */
+typedef struct shoal_a3c_options {
+    const char *env;   /* the name of an environment (env.h); NULL: "cartpole" */
+    int64_t env_steps; /* limit of the steps of all actors together: 10,000 for each of epochs, or 2,000,000 */
+    int64_t rollout;   /* steps between two updates by one actor, 20 */
+    double gamma;      /* discount factor, 0.99; negative: 0 */
+    double entropy;    /* weight of the policy's entropy, 0.01; negative: 0 */
+} shoal_a3c_options;
+
+/* A member of shoal_train_options, and what its first members were called in version 0.2. */
+#define SHOAL_OPTIONS(member, old)                                                                                     \
+    union {                                                                                                            \
+        member;                                                                                                        \
+        __extension__ struct {                                                                                         \
+            old                                                                                                        \
+        };                                                                                                             \
+    }
+
+#ifdef __clang__
+#pragma clang diagnostic push
+#pragma clang diagnostic ignored "-Wpedantic" /* for C++: structs without a name */
+#endif
+
 /* Options of a job. Zero is the default of each; the comments have the default's value. */
 typedef struct shoal_train_options {
     shoal_train_method method;
@@ -176,26 +227,16 @@ typedef struct shoal_train_options {
     shoal_dataset *train_set; /* instead of data, together with test_set: a set that can be sent to other processes */
     shoal_dataset *test_set;  /* NULL: the model is not tested */
     int workers;              /* 4; serial: 1 */
-    int64_t epochs;           /* 1; fedavg: the number of rounds, 20; a3c: 200 (see env_steps) */
-    int64_t batch;            /* samples in a batch: 64; fedavg: 10 */
-    int64_t steps;            /* local: batches between two averages, 16 */
-    int64_t rounds;           /* sync: averages of the parameters in an epoch, 1; fedavg: the same as epochs, 20 */
-    shoal_train_average average; /* sync */
-    double lr;                   /* learning rate: 0.01; fedavg: 0.1; a3c: 0.002 */
-    double lr_decay;             /* factor of lr after each epoch, 1. Not for a3c */
-    double momentum;             /* 0.5; fedavg: none; negative: none */
-    int64_t clients;             /* fedavg: 100 */
-    double fraction;             /* fedavg: fraction of the clients in a round, at least one client, 0.1 */
-    int64_t local_epochs;        /* fedavg: passes of a client over its samples in a round, 5 */
-    shoal_train_split split;     /* fedavg */
-    double server_momentum;      /* fedavg: momentum of the common parameters between rounds (Hsu et al. 2019), none */
-    uint64_t seed;               /* for initial values, orders and dropout: 0 */
-    bool shard;                  /* hogwild: each worker passes over its part of the set only */
-    bool shared_state;           /* hogwild: all workers share one momentum */
-    shoal_start start;           /* start method of the workers */
-    int restarts;                /* of one worker: 10; negative: none */
-    shoal_device device;         /* where the workers train: SHOAL_CPU. SHOAL_CUDA: not with a3c or shared_state */
-    shoal_train_mps mps;         /* SHOAL_CUDA only */
+    int64_t epochs;           /* 1; fedavg: the number of rounds, 20; a3c: 200 (see a3c.env_steps) */
+    int64_t batch;            /* samples in a batch: 64; fedavg: 10. Not for a3c */
+    double lr;                /* learning rate: 0.01; fedavg: 0.1; a3c: 0.002 */
+    double lr_decay;          /* factor of lr after each epoch, 1. Not for a3c */
+    double momentum;          /* 0.5; fedavg: none; negative: none. Not for a3c */
+    uint64_t seed;            /* for initial values, orders and dropout: 0 */
+    shoal_start start;        /* start method of the workers */
+    int restarts;             /* of one worker: 10; negative: none */
+    shoal_device device;      /* where the workers train: SHOAL_CPU. SHOAL_CUDA: not with a3c or shared_state */
+    shoal_train_mps mps;      /* SHOAL_CUDA only */
     int cuda_share;     /* SHOAL_CUDA, needs MPS: percent of the GPU's multiprocessors that a worker may use; 0: all */
     bool tf32;          /* SHOAL_CUDA only: round the factors of products to TF32. Affects only fedavg-cnn */
     const char *save;   /* path of a checkpoint to write; see "Checkpoints" */
@@ -209,17 +250,27 @@ typedef struct shoal_train_options {
      * at least this; 0: what the environment counts as solved; negative: never. */
     double until;
 
-    const char *env;   /* a3c: the name of an environment (env.h); NULL: "cartpole" */
-    int64_t env_steps; /* a3c: limit of the steps of all actors together: 10,000 for each of epochs, or 2,000,000 */
-    int64_t rollout;   /* a3c: steps between two updates by one actor, 20 */
-    double gamma;      /* a3c: discount factor, 0.99; negative: 0 */
-    double entropy;    /* a3c: weight of the policy's entropy, 0.01; negative: 0 */
     shoal_train_callback call; /* may be NULL */
     void *context;
+
+    /* The methods' own options. The name of version 0.2 is the same option: `clients` is `fedavg.clients`. One initialiser
+     * must not have both names of options of a method. */
+    SHOAL_OPTIONS(shoal_hogwild_options hogwild, bool shard; bool shared_state;);
+    SHOAL_OPTIONS(shoal_sync_options sync, shoal_train_average average;);
+    SHOAL_OPTIONS(shoal_local_options local, int64_t steps;);
+    SHOAL_OPTIONS(shoal_fedavg_options fedavg, int64_t clients; double fraction; int64_t local_epochs;
+                  shoal_train_split split; double server_momentum;);
+    SHOAL_OPTIONS(shoal_a3c_options a3c, const char *env; int64_t env_steps; int64_t rollout; double gamma;
+                  double entropy;);
+    int64_t rounds; /* of version 0.2: sync.rounds or fedavg.rounds */
 } shoal_train_options;
 
-/* Returns a copy of the options in which every 0 is replaced by the default of the method. Negative numbers that
- * stand for none stay. NULL stands for options that are all 0. Cannot fail. */
+#ifdef __clang__
+#pragma clang diagnostic pop
+#endif
+
+/* Returns a copy of the options in which every 0 is replaced by the default of the method. Options that the method does not
+ * have stay 0, and negative numbers that stand for none stay. NULL stands for options that are all 0. Cannot fail. */
 shoal_train_options shoal_train_defaults(const shoal_train_options *options);
 
 /* Checkpoints. The file `save` is written before the workers start, after each epoch, and when the job ends or is
@@ -242,8 +293,8 @@ shoal_train_options shoal_train_defaults(const shoal_train_options *options);
  * (the text has the setting and both values); SHOAL_ECORRUPT. The module is then unchanged. */
 
 /* Checks the options of a job. Reads no file. Does not block. Thread-safe. Errors: SHOAL_EINVAL (the text says what
- * would be valid); SHOAL_ENOENT if the model is unknown, or if cuda_share is set and MPS is missing: its program is not
- * installed and no daemon runs. */
+ * would be valid, or to which methods an option belongs); SHOAL_ENOENT if the model is unknown, or if cuda_share is set
+ * and MPS is missing: its program is not installed and no daemon runs. */
 SHOAL_MUST_USE shoal_err shoal_train_check(const shoal_train_options *options);
 
 /* Runs a training job. Blocks until it is done or the callback stops it, and leaves no process behind. out_result may

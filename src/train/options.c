@@ -1,9 +1,10 @@
 /* The options of a training job: names, defaults and checks. */
-#include "train/job.h"
+#include "train/job/job.h"
 
 #include "base/error.h"
 
 #include <math.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -46,6 +47,15 @@ shoal_err shoal_train_method_find(const char *name, shoal_train_method *out_meth
     return sh_fail(SHOAL_ENOENT, "unknown method '%s'; the methods are %s", name != NULL ? name : "", names);
 }
 
+/* Fills in the options of the batches of a data set. */
+static void fill_in_data(shoal_train_options *o)
+{
+    o->data = o->data != NULL ? o->data : "mnist";
+    o->batch = o->batch != 0 ? o->batch : 64;
+    o->lr_decay = o->lr_decay != 0 ? o->lr_decay : 1;
+    o->momentum = o->momentum != 0 ? o->momentum : 0.5;
+}
+
 shoal_train_options shoal_train_defaults(const shoal_train_options *options)
 {
     shoal_train_options o = options != NULL ? *options : (shoal_train_options){0};
@@ -54,26 +64,115 @@ shoal_train_options shoal_train_defaults(const shoal_train_options *options)
         m->defaults(&o);
     }
     o.model = o.model != NULL ? o.model : "mnist-cnn";
-    o.data = o.data != NULL || (m != NULL && m->no_data) ? o.data : "mnist";
     o.workers = o.workers != 0 ? o.workers : m != NULL && m->alone ? 1 : 4;
     o.epochs = o.epochs != 0 ? o.epochs : 1;
-    o.batch = o.batch != 0 ? o.batch : 64;
-    o.steps = o.steps != 0 ? o.steps : 16;
-    o.rounds = o.rounds != 0 ? o.rounds : 1;
     o.lr = o.lr != 0 ? o.lr : 0.01;
-    o.lr_decay = o.lr_decay != 0 ? o.lr_decay : 1;
-    o.momentum = o.momentum != 0 ? o.momentum : 0.5;
     o.restarts = o.restarts != 0 ? o.restarts : 10;
+    if (m == NULL || !m->no_data) {
+        fill_in_data(&o);
+    }
     return o;
 }
 
+/* A checkpoint of a method without data sets has the settings of their batches, too: version 0.2 wrote them. */
 shoal_train_options sh_job_defaults(const shoal_train_options *options)
 {
     shoal_train_options o = shoal_train_defaults(options);
+    const char *data = o.data;
+    fill_in_data(&o);
+    o.data = data;
     o.momentum = o.momentum < 0 ? 0 : o.momentum;
     o.restarts = o.restarts < 0 ? 0 : o.restarts;
     return o;
 }
+
+/* ---- options that not all methods have ---- */
+
+#define OF(method) (1u << SHOAL_METHOD_##method)
+#define OF_DATA (~OF(A3C)) /* the methods that train on data sets */
+
+typedef enum kind { FLAG, CHOICE, WHOLE, NUMBER, NAME } kind;
+
+/* clang-format off */
+#define KIND_OF(x) _Generic((x), bool: FLAG, int64_t: WHOLE, double: NUMBER, const char *: NAME, default: CHOICE)
+/* clang-format on */
+
+typedef struct owned {
+    const char *name;
+    size_t at;
+    kind kind;
+    unsigned methods; /* a bit for each that has it */
+} owned;
+
+#define OPTION(field, of)                                                                                              \
+    {                                                                                                                  \
+        .name = #field, .at = offsetof(shoal_train_options, field),                                                    \
+        .kind = KIND_OF(((shoal_train_options *)0)->field), .methods = of                                              \
+    }
+
+static const owned some_have[] = {
+    OPTION(batch, OF_DATA),
+    OPTION(lr_decay, OF_DATA),
+    OPTION(momentum, OF_DATA),
+    OPTION(rounds, OF(SYNC) | OF(FEDAVG)),
+    OPTION(hogwild.shard, OF(HOGWILD)),
+    OPTION(hogwild.shared_state, OF(HOGWILD)),
+    OPTION(sync.average, OF(SYNC)),
+    OPTION(sync.rounds, OF(SYNC)),
+    OPTION(local.steps, OF(LOCAL)),
+    OPTION(fedavg.clients, OF(FEDAVG)),
+    OPTION(fedavg.fraction, OF(FEDAVG)),
+    OPTION(fedavg.local_epochs, OF(FEDAVG)),
+    OPTION(fedavg.split, OF(FEDAVG)),
+    OPTION(fedavg.server_momentum, OF(FEDAVG)),
+    OPTION(fedavg.rounds, OF(FEDAVG)),
+    OPTION(a3c.env, OF(A3C)),
+    OPTION(a3c.env_steps, OF(A3C)),
+    OPTION(a3c.rollout, OF(A3C)),
+    OPTION(a3c.gamma, OF(A3C)),
+    OPTION(a3c.entropy, OF(A3C)),
+};
+
+/* Returns whether an option is not zero. -0.0 is zero. */
+static bool is_given(const shoal_train_options *o, const owned *option)
+{
+    const void *at = (const char *)o + option->at;
+    switch (option->kind) {
+    case FLAG: return *(const bool *)at;
+    case CHOICE: return *(const unsigned *)at != 0;
+    case WHOLE: return *(const int64_t *)at != 0;
+    case NUMBER: return *(const double *)at != 0;
+    case NAME: return *(const char *const *)at != NULL;
+    }
+    return false;
+}
+
+static shoal_err belongs_to_others(const owned *option, const sh_method *method)
+{
+    char names[128] = "";
+    size_t at = 0;
+    for (unsigned i = 0; i < METHODS && at < sizeof names; i++) {
+        unsigned later = option->methods >> i >> 1 & ((1u << METHODS >> i >> 1) - 1);
+        if (option->methods >> i & 1) {
+            const char *join = at == 0 ? "" : later != 0 ? ", " : " and ";
+            at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", join, methods[i]->name);
+        }
+    }
+    return sh_fail(SHOAL_EINVAL, "%s is an option of %s, but the method is %s", option->name, names, method->name);
+}
+
+/* Checks that the method has every option that is given. */
+static shoal_err check_owners(const shoal_train_options *o)
+{
+    for (size_t i = 0; i < sizeof some_have / sizeof *some_have; i++) {
+        if (is_given(o, &some_have[i]) && (some_have[i].methods >> o->method & 1) == 0) {
+            return belongs_to_others(&some_have[i], methods[o->method]);
+        }
+    }
+    return SHOAL_OK;
+}
+
+/* ---- checks ---- */
 
 static shoal_err check_whole(const char *name, int64_t x, int64_t most)
 {
@@ -100,17 +199,12 @@ static shoal_err check_model(const shoal_train_options *o)
     return sh_fail(SHOAL_ENOENT, "unknown model '%s'; the models are %s", o->model, text);
 }
 
-/* Checks the device, and the options that only a card has. */
-static shoal_err check_card(const shoal_train_options *o)
+/* Checks the device, and the options that only a GPU has. */
+static shoal_err check_device(const shoal_train_options *o)
 {
-    if (o->device != SHOAL_CPU && o->device != SHOAL_CUDA) {
+    const sh_engine_type *engine = sh_engine_of(o->device);
+    if (engine == NULL) {
         return sh_fail(SHOAL_EINVAL, "%d is not a device", (int)o->device);
-    }
-    if (o->mps != SHOAL_MPS_AUTO && o->mps != SHOAL_MPS_OFF) {
-        return sh_fail(SHOAL_EINVAL, "unknown use of MPS %d", (int)o->mps);
-    }
-    if (o->cuda_share < 0 || o->cuda_share > 100) {
-        return sh_fail(SHOAL_EINVAL, "a worker's share of the GPU is %d %%; the range is 1 to 100", o->cuda_share);
     }
     if (o->device != SHOAL_CUDA && o->tf32) {
         return sh_fail(SHOAL_EINVAL, "tf32 needs the device cuda");
@@ -121,45 +215,41 @@ static shoal_err check_card(const shoal_train_options *o)
     if (o->device != SHOAL_CUDA && o->cuda_share > 0) {
         return sh_fail(SHOAL_EINVAL, "cuda_share needs the device cuda");
     }
-    return o->cuda_share > 0 && o->mps == SHOAL_MPS_OFF ? sh_fail(SHOAL_EINVAL, "cuda_share needs MPS, but it is off")
-                                                        : sh_mps_check(o);
+    return engine->service != NULL ? engine->service->check(o) : SHOAL_OK;
 }
 
 static shoal_err check_numbers(const shoal_train_options *o)
 {
-    shoal_err err = check_whole("workers", o->workers, SHOAL_TRAIN_WORKERS);
-    if (err == SHOAL_OK) {
-        err = check_whole("epochs", o->epochs, EPOCHS_MOST);
+    SH_TRY(check_whole("workers", o->workers, SHOAL_TRAIN_WORKERS));
+    SH_TRY(check_whole("epochs", o->epochs, EPOCHS_MOST));
+    SH_TRY(check_whole("samples in a batch", o->batch, BATCH_MOST));
+    if (o->start < SHOAL_START_DEFAULT || o->start > SHOAL_START_FORKSERVER) {
+        return sh_fail(SHOAL_EINVAL, "unknown start method %d", (int)o->start);
     }
-    if (err == SHOAL_OK) {
-        err = check_whole("samples in a batch", o->batch, BATCH_MOST);
+    SH_TRY(check_device(o));
+    if (!(o->lr > 0 && isfinite(o->lr))) {
+        return sh_fail(SHOAL_EINVAL, "the learning rate is %g; it must be above 0", o->lr);
     }
-    if (err == SHOAL_OK) {
-        err = check_whole("batches between two means", o->steps, BATCH_MOST);
+    if (!(o->lr_decay > 0 && o->lr_decay <= 1)) {
+        return sh_fail(SHOAL_EINVAL, "the decay of the learning rate is %g; it must be above 0 and at most 1",
+                       o->lr_decay);
     }
-    if (err == SHOAL_OK) {
-        err = check_whole("rounds in an epoch", o->rounds, BATCH_MOST);
+    return o->momentum >= 0 && o->momentum < 1
+               ? SHOAL_OK
+               : sh_fail(SHOAL_EINVAL, "the momentum is %g; it must be at least 0 and below 1", o->momentum);
+}
+
+static shoal_err check_paths(const shoal_train_options *o)
+{
+    const struct {
+        const char *name, *path;
+    } paths[] = {{"data", o->data}, {"save", o->save}, {"resume", o->resume}};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        if (paths[i].path != NULL && paths[i].path[0] == 0) {
+            return sh_fail(SHOAL_EINVAL, "%s is an empty path", paths[i].name);
+        }
     }
-    if (err == SHOAL_OK && o->average != SHOAL_AVERAGE_PARAMETERS && o->average != SHOAL_AVERAGE_GRADIENTS) {
-        err = sh_fail(SHOAL_EINVAL, "unknown average %d", (int)o->average);
-    }
-    if (err == SHOAL_OK && (o->start < SHOAL_START_DEFAULT || o->start > SHOAL_START_FORKSERVER)) {
-        err = sh_fail(SHOAL_EINVAL, "unknown start method %d", (int)o->start);
-    }
-    if (err == SHOAL_OK) {
-        err = check_card(o);
-    }
-    if (err == SHOAL_OK && !(o->lr > 0 && isfinite(o->lr))) {
-        err = sh_fail(SHOAL_EINVAL, "the learning rate is %g; it must be above 0", o->lr);
-    }
-    if (err == SHOAL_OK && !(o->lr_decay > 0 && o->lr_decay <= 1)) {
-        err = sh_fail(SHOAL_EINVAL, "the decay of the learning rate is %g; it must be above 0 and at most 1",
-                      o->lr_decay);
-    }
-    if (err == SHOAL_OK && !(o->momentum >= 0 && o->momentum < 1)) {
-        err = sh_fail(SHOAL_EINVAL, "the momentum is %g; it must be at least 0 and below 1", o->momentum);
-    }
-    return err;
+    return SHOAL_OK;
 }
 
 static shoal_err check_until(const shoal_train_options *o)
@@ -180,21 +270,23 @@ shoal_err shoal_train_check(const shoal_train_options *options)
     if (m == NULL) {
         return sh_fail(SHOAL_EINVAL, "unknown method %d", (int)o.method);
     }
-    shoal_err err = check_numbers(&o);
-    if (err == SHOAL_OK && m->alone && o.workers != 1) {
-        err = sh_fail(SHOAL_EINVAL, "%d workers were given, but %s has one", o.workers, m->name);
+    SH_TRY(check_owners(options));
+    SH_TRY(check_numbers(&o));
+    SH_TRY(check_paths(&o));
+    if (m->alone && o.workers != 1) {
+        return sh_fail(SHOAL_EINVAL, "%d workers were given, but %s has one", o.workers, m->name);
     }
-    if (err == SHOAL_OK && o.train_set == NULL && o.test_set != NULL) {
-        err = sh_fail(SHOAL_EINVAL, "a test set was given, but no training set");
+    if (o.train_set == NULL && o.test_set != NULL) {
+        return sh_fail(SHOAL_EINVAL, "a test set was given, but no training set");
     }
-    if (err == SHOAL_OK && m->no_data && (o.data != NULL || o.train_set != NULL)) {
-        err = sh_fail(SHOAL_EINVAL, "a data set was given, but %s takes none", m->name);
+    if (m->no_data && (o.data != NULL || o.train_set != NULL)) {
+        return sh_fail(SHOAL_EINVAL, "a data set was given, but %s takes none", m->name);
     }
-    if (err == SHOAL_OK && !m->no_data) {
-        err = check_until(&o);
+    if (!m->no_data) {
+        SH_TRY(check_until(&o));
     }
-    if (err == SHOAL_OK && m->make_model == NULL) {
-        err = check_model(&o);
+    if (m->make_model == NULL) {
+        SH_TRY(check_model(&o));
     }
-    return err == SHOAL_OK && m->check != NULL ? m->check(&o) : err;
+    return m->check != NULL ? m->check(&o) : SHOAL_OK;
 }

@@ -1,8 +1,8 @@
 /* Tests jobs of all methods on a small part of MNIST, with and without deaths. */
 #include "train/train_test.h"
 #include "proc/process.h"
-#include "train/clone.h"
-#include "train/reduce.h"
+#include "train/model/clone.h"
+#include "train/model/reduce.h"
 
 #include <math.h>
 #include <pthread.h>
@@ -16,7 +16,7 @@
 /* Only the release build checks how much is learned, with a model of two layers: a sanitizer takes 20 times as long for
  * an image. */
 #define TRAIN (SH_SLOW ? 600 : 2000)
-#define TEST (SH_SLOW ? 100 : 1700) /* several batches of a trial */
+#define TEST (SH_SLOW ? 100 : 1700) /* several batches of a test */
 #define ACCURACY (SH_SLOW ? 0.5 : 0.7)
 #define LOSS (SH_SLOW ? 2.0 : 1.0)
 
@@ -63,7 +63,7 @@ static shoal_train_options options_of(shoal_train_method method, sets s, shoal_m
                                  .workers = method == SHOAL_METHOD_SERIAL ? 1 : 3,
                                  .epochs = 4,
                                  .batch = 16,
-                                 .steps = 5,
+                                 .local = {.steps = method == SHOAL_METHOD_LOCAL ? 5 : 0},
                                  .lr = 0.05,
                                  .seed = 7};
 }
@@ -74,9 +74,9 @@ static const shoal_train_options ways[] = {
     {.method = SHOAL_METHOD_SERIAL},
     {.method = SHOAL_METHOD_SYNC},
     {.method = SHOAL_METHOD_LOCAL},
-    {.method = SHOAL_METHOD_SYNC, .average = SHOAL_AVERAGE_GRADIENTS},
-    {.method = SHOAL_METHOD_SYNC, .rounds = 3},
-    {.method = SHOAL_METHOD_HOGWILD, .shared_state = true},
+    {.method = SHOAL_METHOD_SYNC, .sync.average = SHOAL_AVERAGE_GRADIENTS},
+    {.method = SHOAL_METHOD_SYNC, .sync.rounds = 3},
+    {.method = SHOAL_METHOD_HOGWILD, .hogwild.shared_state = true},
 };
 
 #define WAYS (int)(sizeof ways / sizeof *ways)
@@ -84,9 +84,9 @@ static const shoal_train_options ways[] = {
 static shoal_train_options way_of(int way, sets s, shoal_module *model)
 {
     shoal_train_options o = options_of(ways[way].method, s, model);
-    o.average = ways[way].average;
-    o.rounds = ways[way].rounds;
-    o.shared_state = ways[way].shared_state;
+    o.sync.average = ways[way].sync.average;
+    o.sync.rounds = ways[way].sync.rounds;
+    o.hogwild.shared_state = ways[way].hogwild.shared_state;
     return o;
 }
 
@@ -113,8 +113,10 @@ START_TEST(lr_decays)
     for (int i = 0; i < 3; i++) {
         models[i] = new_model();
         shoal_train_options o = _i < WAYS ? way_of(_i, s, models[i]) : options_of(SHOAL_METHOD_FEDAVG, s, models[i]);
-        o.clients = 10;
-        o.local_epochs = 2;
+        if (o.method == SHOAL_METHOD_FEDAVG) {
+            o.fedavg.clients = 10;
+            o.fedavg.local_epochs = 2;
+        }
         o.workers = 1; /* then hogwild is repeatable too */
         o.momentum = -1;
         o.epochs = epochs[i];
@@ -263,7 +265,7 @@ START_TEST(gradients_are_averaged)
     shoal_module *models[2] = {new_model(), new_model()};
     for (int i = 0; i < 2; i++) {
         shoal_train_options o = way_of(i == 0 ? 4 : 3, (sets){set, NULL}, models[i]);
-        o.steps = 1;
+        o.local.steps = i == 0 ? 0 : 1;
         o.epochs = 2;
         ck_assert_ok(shoal_train_run(&o, NULL));
     }
@@ -294,14 +296,15 @@ START_TEST(rounds_of_an_epoch)
         shoal_train_options o = options_of(SHOAL_METHOD_SYNC, s, models[i]);
         o.workers = 1;
         o.momentum = -1;
-        o.rounds = i == 0 ? 1 : 7;
+        o.sync.rounds = i == 0 ? 1 : 7;
         ck_assert_ok(shoal_train_run(&o, NULL));
     }
     assert_same_bits(models[0], models[1]);
     shoal_train_options o = options_of(SHOAL_METHOD_SYNC, s, models[0]);
-    o.rounds = 1000;
+    o.sync.rounds = 1000;
     ck_assert_err(shoal_train_run(&o, NULL), SHOAL_EINVAL);
-    ck_assert_msg(strstr(shoal_last_error_text(), "is 1000") != NULL, "%s", shoal_last_error_text());
+    ck_assert_msg(strstr(shoal_last_error_text(), "1000 rounds per epoch were given") != NULL, "%s",
+                  shoal_last_error_text());
     shoal_module_destroy(models[0]);
     shoal_module_destroy(models[1]);
     close_sets(s);
@@ -418,7 +421,7 @@ START_TEST(each_epoch_is_reported_once)
     char path[64];
     snprintf(path, sizeof path, "/tmp/shoal_train_test.%d", (int)getpid());
     o.epochs = 20;
-    o.clients = 10;
+    o.fedavg.clients = o.method == SHOAL_METHOD_FEDAVG ? 10 : 0;
     o.lr = 0.01;
     o.save = path;
     o.call = count;
@@ -448,7 +451,7 @@ START_TEST(nan_fails_the_job)
     bool ahead = _i < WAYS && o.method == SHOAL_METHOD_HOGWILD;
     char path[64];
     snprintf(path, sizeof path, "/tmp/shoal_train_test.%d", (int)getpid());
-    o.clients = 10;
+    o.fedavg.clients = o.method == SHOAL_METHOD_FEDAVG ? 10 : 0;
     o.epochs = 2;
     o.lr = 1e6;
     o.save = path;
@@ -547,7 +550,7 @@ START_TEST(errors_without_text_fail_the_job)
     shoal_module *model = new_model(), *none = shoal_module_create(&mute, 0, NULL);
     shoal_train_options o = options_of((shoal_train_method)_i, (sets){set, NULL}, model);
     o.epochs = 2;
-    o.clients = o.method == SHOAL_METHOD_FEDAVG ? 6 : 0;
+    o.fedavg.clients = o.method == SHOAL_METHOD_FEDAVG ? 6 : 0;
     ck_assert_err(shoal_train_run(&o, NULL), SHOAL_ECHILD);
     ck_assert_msg(strstr(shoal_last_error_text(), "shut: open returned SHOAL_EPERM"), "%s", shoal_last_error_text());
     ck_assert_err(shoal_evaluate(none, set, NULL, NULL), SHOAL_EINVAL);
@@ -603,18 +606,22 @@ START_TEST(wrong_options)
         {{.method = (shoal_train_method)77}, "unknown method 77", SHOAL_EINVAL},
         {{.epochs = -2}, "-2 epochs", SHOAL_EINVAL},
         {{.batch = -2}, "batch", SHOAL_EINVAL},
-        {{.rounds = -1}, "-1 rounds", SHOAL_EINVAL},
-        {{.average = (shoal_train_average)9}, "unknown average 9", SHOAL_EINVAL},
+        {{.method = SHOAL_METHOD_SYNC, .sync.rounds = -1}, "-1 rounds", SHOAL_EINVAL},
+        {{.method = SHOAL_METHOD_LOCAL, .local.steps = -1}, "-1 batches between two means", SHOAL_EINVAL},
+        {{.method = SHOAL_METHOD_SYNC, .rounds = 2, .sync.rounds = 3}, "2 rounds (the old name) and 3", SHOAL_EINVAL},
+        {{.method = SHOAL_METHOD_SYNC, .sync.average = (shoal_train_average)9}, "unknown average 9", SHOAL_EINVAL},
         {{.start = (shoal_start)9}, "unknown start method 9", SHOAL_EINVAL},
-        {{.method = SHOAL_METHOD_SYNC, .average = SHOAL_AVERAGE_GRADIENTS, .rounds = 3},
-         "rounds-per-epoch is 3, but gradients are averaged after each batch",
+        {{.method = SHOAL_METHOD_SYNC, .sync = {.average = SHOAL_AVERAGE_GRADIENTS, .rounds = 3}},
+         "3 rounds per epoch were given, but gradients are averaged after each batch",
          SHOAL_EINVAL},
         {{.lr = -1}, "learning rate", SHOAL_EINVAL},
         {{.lr = NAN}, "learning rate", SHOAL_EINVAL},
         {{.lr_decay = 1.5}, "decay of the learning rate is 1.5; it must be above 0", SHOAL_EINVAL},
         {{.lr_decay = -0.5}, "decay of the learning rate", SHOAL_EINVAL},
         {{.lr_decay = NAN}, "decay of the learning rate", SHOAL_EINVAL},
-        {{.method = SHOAL_METHOD_A3C, .lr_decay = 0.5}, "a3c has none", SHOAL_EINVAL},
+        {{.save = ""}, "save is an empty path", SHOAL_EINVAL},
+        {{.resume = ""}, "resume is an empty path", SHOAL_EINVAL},
+        {{.data = ""}, "data is an empty path", SHOAL_EINVAL},
         {{.momentum = 1}, "momentum", SHOAL_EINVAL},
         {{.tf32 = true}, "tf32 needs the device cuda", SHOAL_EINVAL},
         {{.mps = SHOAL_MPS_OFF}, "mps off needs the device cuda", SHOAL_EINVAL},
@@ -636,6 +643,67 @@ START_TEST(wrong_options)
     ck_assert_ok(shoal_train_method_find("local", &method));
     ck_assert_int_eq(method, SHOAL_METHOD_LOCAL);
     ck_assert_ptr_null(shoal_train_method_name((shoal_train_method)77));
+}
+END_TEST
+
+/* An option that the method does not have is refused, with the methods that have it. */
+START_TEST(options_of_other_methods)
+{
+    static const struct {
+        shoal_train_options o;
+        const char *words;
+    } wrong[] = {
+        {{.method = SHOAL_METHOD_A3C, .batch = 64},
+         "batch is an option of hogwild, serial, sync, local and fedavg, but the method is a3c"},
+        {{.method = SHOAL_METHOD_A3C, .momentum = -1}, "momentum is an option of hogwild, serial, sync, local and"},
+        {{.method = SHOAL_METHOD_A3C, .lr_decay = 0.5}, "lr_decay is an option of hogwild, serial, sync, local and"},
+        {{.method = SHOAL_METHOD_LOCAL, .rounds = 2},
+         "rounds is an option of sync and fedavg, but the method is local"},
+        {{.method = SHOAL_METHOD_SYNC, .hogwild.shard = true}, "hogwild.shard is an option of hogwild, but the"},
+        {{.method = SHOAL_METHOD_FEDAVG, .shared_state = true}, "hogwild.shared_state is an option of hogwild, but"},
+        {{.average = SHOAL_AVERAGE_GRADIENTS}, "sync.average is an option of sync, but the method is hogwild"},
+        {{.method = SHOAL_METHOD_FEDAVG, .sync.rounds = 3},
+         "sync.rounds is an option of sync, but the method is fedavg"},
+        {{.method = SHOAL_METHOD_SYNC, .fedavg.rounds = 3}, "fedavg.rounds is an option of fedavg, but the method is"},
+        {{.method = SHOAL_METHOD_SYNC, .steps = 4}, "local.steps is an option of local, but the method is sync"},
+        {{.clients = 4}, "fedavg.clients is an option of fedavg, but the method is hogwild"},
+        {{.fedavg.fraction = NAN}, "fedavg.fraction is an option of fedavg, but"},
+        {{.local_epochs = 4}, "fedavg.local_epochs is an option of fedavg, but"},
+        {{.split = SHOAL_SPLIT_SHARDS}, "fedavg.split is an option of fedavg, but"},
+        {{.server_momentum = 0.5}, "fedavg.server_momentum is an option of fedavg, but"},
+        {{.env = "cartpole"}, "a3c.env is an option of a3c, but the method is hogwild"},
+        {{.env_steps = 4}, "a3c.env_steps is an option of a3c, but"},
+        {{.rollout = 4}, "a3c.rollout is an option of a3c, but"},
+        {{.gamma = 0.5}, "a3c.gamma is an option of a3c, but"},
+        {{.entropy = 0.5}, "a3c.entropy is an option of a3c, but"},
+    };
+    for (size_t i = 0; i < sizeof wrong / sizeof *wrong; i++) {
+        ck_assert_err(shoal_train_check(&wrong[i].o), SHOAL_EINVAL);
+        ck_assert_err(shoal_train_run(&wrong[i].o, NULL), SHOAL_EINVAL);
+        ck_assert_msg(strstr(shoal_last_error_text(), wrong[i].words) != NULL, "%s", shoal_last_error_text());
+    }
+    ck_assert_ok(shoal_train_check(&(shoal_train_options){.fedavg.fraction = -0.0, .a3c.gamma = -0.0})); /* not given */
+}
+END_TEST
+
+/* Defaults are options of the method: a job may be given them. An old name and the new one are the same option. */
+START_TEST(defaults_are_options)
+{
+    for (int i = 0; shoal_train_method_name((shoal_train_method)i) != NULL; i++) {
+        shoal_train_options o = shoal_train_defaults(&(shoal_train_options){.method = (shoal_train_method)i});
+        ck_assert_ok(shoal_train_check(&o));
+        ck_assert_int_eq(o.fedavg.clients != 0, i == SHOAL_METHOD_FEDAVG);
+        ck_assert_int_eq(o.local.steps != 0, i == SHOAL_METHOD_LOCAL);
+        ck_assert_int_eq(o.a3c.rollout != 0, i == SHOAL_METHOD_A3C);
+        ck_assert_int_eq(o.batch != 0, i != SHOAL_METHOD_A3C);
+    }
+    shoal_train_options o = {.method = SHOAL_METHOD_FEDAVG, .rounds = 7, .clients = 30, .split = SHOAL_SPLIT_SHARDS};
+    o = shoal_train_defaults(&o);
+    ck_assert(o.epochs == 7 && o.fedavg.rounds == 7 && o.fedavg.clients == 30 && o.fedavg.split == SHOAL_SPLIT_SHARDS);
+    o = shoal_train_defaults(&(shoal_train_options){.method = SHOAL_METHOD_SYNC, .rounds = 7});
+    ck_assert(o.sync.rounds == 7 && o.rounds == 7 && o.epochs == 1);
+    o = shoal_train_defaults(&(shoal_train_options){.method = SHOAL_METHOD_A3C, .gamma = 0.5, .env_steps = 25000});
+    ck_assert(o.a3c.gamma == 0.5 && o.a3c.env_steps == 25000 && o.epochs == 3);
 }
 END_TEST
 
@@ -697,6 +765,8 @@ static Suite *suite(void)
     tcase_add_loop_test(tc, errors_without_text_fail_the_job, SHOAL_METHOD_HOGWILD, SHOAL_METHOD_FEDAVG + 1);
     tcase_add_loop_test(tc, stops, 0, 4);
     tcase_add_test(tc, wrong_options);
+    tcase_add_test(tc, options_of_other_methods);
+    tcase_add_test(tc, defaults_are_options);
     tcase_add_test(tc, mean_of_models);
     suite_add_tcase(s, tc);
     return s;
