@@ -37,8 +37,8 @@ __attribute__((format(printf, 2, 3))) static void complain(reading *r, const cha
 
 /* ---- lines: libinih silently cuts long ones, so they are refused here ---- */
 
-/* Reads the rest of the line after `first` into text, without leading blanks and without its end. Returns false if it is too long or has a
- * zero byte. */
+/* Reads the rest of the line after `first` into text, without leading blanks and without its end. Returns false if it
+ * is too long or has a zero byte. */
 static bool read_line(reading *r, int first, char *text, size_t capacity)
 {
     size_t length = 0;
@@ -76,7 +76,8 @@ static bool is_readable(const char *text)
     return false;
 }
 
-/* Reads a line for libinih. Leading blanks are dropped, because they would make it a continuation of the line before. */
+/* Reads a line for libinih. Leading blanks are dropped, because they would make it a continuation of the line
+ * before. */
 static char *next_line(char *text, int capacity, void *stream)
 {
     reading *r = stream;
@@ -156,8 +157,8 @@ static void put_in_place(reading *r, size_t i, unsigned of)
     }
 }
 
-/* Checks whether an option of the file belongs to the choice. If not, it is an error, as on the command line, except for a flag that is off
- * and an option that the command line overrides. */
+/* Checks whether an option of the file belongs to the choice. If not, it is an error, as on the command line, except
+ * for a flag that is off and an option that the command line overrides. */
 static bool belongs(reading *r, size_t i, unsigned of)
 {
     const cli_option *o = &r->table->options[i];

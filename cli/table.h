@@ -1,5 +1,5 @@
-/* The options of a command as a table. The command line, the config file, --print-config, the help and the shell completions are all
- * made from one row per option.
+/* The options of a command as a table. The command line, the config file, --print-config, the help and the shell
+ * completions are all made from one row per option.
  *
  * A field whose option is not given stays zero, which means the default for the library.
  */
@@ -73,7 +73,8 @@ typedef enum cli_origin { CLI_DEFAULT, CLI_IN_CHECKPOINT, CLI_IN_FILE, CLI_GIVEN
 
 #define CLI_OPTIONS 96
 
-/* Which options are given, and where. Options of the same field are names of the same option and share origin and line. */
+/* Which options are given, and where. Options of the same field are names of the same option and share origin and
+ * line. */
 typedef struct cli_given {
     cli_origin origin[CLI_OPTIONS];
     bool named[CLI_OPTIONS]; /* given on the command line by this name */
@@ -84,13 +85,13 @@ typedef struct cli_given {
 void cli_given_note(const cli_table *table, cli_given *given, size_t option, cli_origin origin, int line);
 void cli_given_free(cli_given *given);
 
-/* Reads the command line into call. argv[*out_first] is the first argument after the options. Returns false if the command is finished,
- * with its message printed: exit with *out_status. */
+/* Reads the command line into call. argv[*out_first] is the first argument after the options. Returns false if the
+ * command is finished, with its message printed: exit with *out_status. */
 bool cli_table_read(const cli_table *table, int argc, char **argv, void *call, cli_given *given, int *out_first,
                     cli_exit *out_status);
 
-/* Sets the field of an option. The field may point to text, which must stay. Returns false and describes the valid values in wanted if text
- * is not one. */
+/* Sets the field of an option. The field may point to text, which must stay. Returns false and describes the valid
+ * values in wanted if text is not one. */
 #define CLI_WANTED 400
 bool cli_option_set(const cli_option *option, const char *text, void *call, char wanted[CLI_WANTED]);
 

@@ -302,7 +302,8 @@ static bool applies(const cli_option *o, int method)
     return (o->of == 0 || o->of >> method & 1) && (o->words != method_word || method == 0);
 }
 
-/* "64; fedavg: 10": the default of most methods, or of the first method if there is a tie; then those of the other methods. */
+/* "64; fedavg: 10": the default of most methods, or of the first method if there is a tie; then those of the other
+ * methods. */
 static const char *usual(const cli_option *o, char *buffer, size_t capacity)
 {
     enum { METHODS_MOST = 32 };
@@ -373,8 +374,8 @@ static size_t number_of(const char *name)
     return (size_t)(cli_table_find(&cli_train_table, name) - options);
 }
 
-/* Decides between epochs and env-steps, which both set the length of an a3c job. The command line overrides the file; both in one
- * place are an error. */
+/* Decides between epochs and env-steps, which both set the length of an a3c job. The command line overrides the file;
+ * both in one place are an error. */
 static bool settle_length(cli_train_call *call)
 {
     size_t epochs = number_of("epochs"), steps = number_of("env-steps");

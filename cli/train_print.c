@@ -11,8 +11,8 @@ enum { WORKER_ROWS = 16, CELLS_MOST = 6 };
 
 /* ---- rows of cells ---- */
 
-/* A column and its text in one row. Columns are as narrow as possible, so that a row fits into 60 columns: a terminal that is made narrower
- * wraps longer rows, and some then push rows off the top. */
+/* A column and its text in one row. Columns are as narrow as possible, so that a row fits into 60 columns: a terminal
+ * that is made narrower wraps longer rows, and some then push rows off the top. */
 typedef struct cell {
     const char *name;
     int width; /* at least; 0: the column does not exist */
@@ -134,7 +134,8 @@ static void note(FILE *f, const char *text, int columns)
     }
 }
 
-/* Prints "3 of 3", or "3 of 3 (12 passes over the set)" if each worker passes over the whole set, or "3" if the job reached its goal. */
+/* Prints "3 of 3", or "3 of 3 (12 passes over the set)" if each worker passes over the whole set, or "3" if the job
+ * reached its goal. */
 static void show_epochs(FILE *f, const cli_show *show, const shoal_train_event *event)
 {
     const cli_terms *terms = cli_terms_of(show->job->method);
@@ -153,7 +154,8 @@ static void show_epochs(FILE *f, const cli_show *show, const shoal_train_event *
     }
 }
 
-/* Prints the last test. A stopped job ends at once, without another test: the text says after which epoch the test was. */
+/* Prints the last test. A stopped job ends at once, without another test: the text says after which epoch the test
+ * was. */
 static void show_test(FILE *f, const cli_terms *terms, const shoal_train_result *r, double score)
 {
     char text[CLI_NUMBER_TEXT], when[64] = "";

@@ -27,8 +27,8 @@ extern "C" {
 
 /* Training methods: what the workers share, and when.
  *
- *   hogwild  The workers share the parameters all the time, without locks. Each has its own momentum. Each passes
- *            over the whole set in its own order, so an epoch is as many passes as there are workers; with hogwild.shard,
+ *   hogwild  The workers share the parameters all the time, without locks. Each has its own momentum. Each passes over
+ *            the whole set in its own order, so an epoch is as many passes as there are workers; with hogwild.shard,
  *            each passes over its part of the set.
  *   serial   One worker shares nothing.
  *   sync     Each worker takes the common parameters and passes once over its contiguous part of the set. Then the
@@ -163,8 +163,8 @@ typedef struct shoal_train_event {
  * options. It returns false to stop the job at the next step. */
 typedef bool (*shoal_train_callback)(const shoal_train_event *event, void *context);
 
-/* Options of hogwild. The options of a method are a member of shoal_train_options, such as `.fedavg.clients`. Zero is the
- * default of each. An option of another method than the job's is an error. */
+/* Options of hogwild. The options of a method are a member of shoal_train_options, such as `.fedavg.clients`. Zero is
+ * the default of each. An option of another method than the job's is an error. */
 typedef struct shoal_hogwild_options {
     bool shard;        /* all workers pass over their part of the set only */
     bool shared_state; /* all workers share one momentum; SHOAL_CPU only */
@@ -253,8 +253,8 @@ typedef struct shoal_train_options {
     shoal_train_callback call; /* may be NULL */
     void *context;
 
-    /* The methods' own options. The name of version 0.2 is the same option: `clients` is `fedavg.clients`. One initialiser
-     * must not have both names of options of a method. */
+    /* The methods' own options. The name of version 0.2 is the same option: `clients` is `fedavg.clients`. One
+     * initialiser must not have both names of options of a method. */
     SHOAL_OPTIONS(shoal_hogwild_options hogwild, bool shard; bool shared_state;);
     SHOAL_OPTIONS(shoal_sync_options sync, shoal_train_average average;);
     SHOAL_OPTIONS(shoal_local_options local, int64_t steps;);
@@ -269,8 +269,9 @@ typedef struct shoal_train_options {
 #pragma clang diagnostic pop
 #endif
 
-/* Returns a copy of the options in which every 0 is replaced by the default of the method. Options that the method does not
- * have stay 0, and negative numbers that stand for none stay. NULL stands for options that are all 0. Cannot fail. */
+/* Returns a copy of the options in which every 0 is replaced by the default of the method. Options that the method does
+ * not have stay 0, and negative numbers that stand for none stay. NULL stands for options that are all 0. Cannot
+ * fail. */
 shoal_train_options shoal_train_defaults(const shoal_train_options *options);
 
 /* Checkpoints. The file `save` is written before the workers start, after each epoch, and when the job ends or is
@@ -311,10 +312,10 @@ SHOAL_MUST_USE shoal_err shoal_train_run(const shoal_train_options *options, sho
 SHOAL_MUST_USE shoal_err shoal_evaluate(shoal_module *module, shoal_dataset *set, double *out_loss,
                                         double *out_accuracy);
 
-/* Tests a model as shoal_evaluate does, and counts its confusion matrix: out_confusion[i * classes + j] is the number of
- * samples of class i that the model took for class j. out_confusion has room for classes * classes numbers; out_loss and
- * out_accuracy may be NULL. None of them changes on failure. Blocks until it is done. Errors: those of shoal_evaluate;
- * SHOAL_EINVAL also if a class of the data set or of the model is not from 0 to classes - 1. */
+/* Tests a model as shoal_evaluate does, and counts its confusion matrix: out_confusion[i * classes + j] is the number
+ * of samples of class i that the model took for class j. out_confusion has room for classes * classes numbers; out_loss
+ * and out_accuracy may be NULL. None of them changes on failure. Blocks until it is done. Errors: those of
+ * shoal_evaluate; SHOAL_EINVAL also if a class of the data set or of the model is not from 0 to classes - 1. */
 SHOAL_MUST_USE shoal_err shoal_evaluate_classes(shoal_module *module, shoal_dataset *set, int classes,
                                                 int64_t *out_confusion, double *out_loss, double *out_accuracy);
 

@@ -5,8 +5,6 @@ between underscores: sh_queue_breathe. A word that plain English needs, too, is 
 """
 import re
 
-EXEMPT = "src/train/"
-
 WORDS = {
     "breath": "pause",
     "breathe": "pause, yield",

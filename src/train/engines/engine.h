@@ -1,8 +1,8 @@
 /* Engines: the one interface between a training method and the code that computes.
  *
- * A worker has one engine. A method sees parameters that it can load, train, test and store, and never knows what trains
- * them; an engine sees samples, a learning rate and a seed, and never knows the method. An engine is a folder with one
- * sh_engine_type, and a line in engine.c.
+ * A worker has one engine. A method sees parameters that it can load, train, test and store, and never knows what
+ * trains them; an engine sees samples, a learning rate and a seed, and never knows the method. An engine is a folder
+ * with one sh_engine_type, and a line in engine.c.
  *
  *   parameters   load, store       Copies of the named parameters and buffers of a module in shared memory.
  *                share, adopt      Parameters that several workers change at the same time.
@@ -14,8 +14,8 @@
  * A module or a state that a method has stored is all that a checkpoint needs: an engine keeps nothing that a later one
  * could not begin without. So a worker that dies loses no more than what it has done since the last store.
  *
- * An engine calls nobody back. It runs some steps and returns: then its worker reports them, sees whether the job stops,
- * tests the model if the job asks for it, and calls again.
+ * An engine calls nobody back. It runs some steps and returns: then its worker reports them, sees whether the job
+ * stops, tests the model if the job asks for it, and calls again.
  *
  * No call is thread-safe. Every slot may fail with what its computations fail with; what may be NULL says so. */
 #ifndef SH_TRAIN_ENGINE_H
@@ -124,11 +124,10 @@ struct sh_engine_type {
     shoal_err (*end_client)(sh_engine *e, double weight);
     shoal_err (*store_sum)(sh_engine *e, const double *before, double *out);
 
-    /* Clients at the same time, instead of begin_client to end_client. open_group makes room for up to `wanted` clients of
-     * up to `samples` samples each, with that many passes, and returns for how many there is room, 0 if this model is
-     * trained one after another;
-     * begin_group and run_group are like begin and run, and end_group adds each client, times its number of samples. NULL:
-     * one after another. */
+    /* Clients at the same time, instead of begin_client to end_client. open_group makes room for up to `wanted` clients
+     * of up to `samples` samples each, with that many passes, and returns for how many there is room, 0 if this model
+     * is trained one after another; begin_group and run_group are like begin and run, and end_group adds each client,
+     * times its number of samples. NULL: one after another. */
     shoal_err (*open_group)(sh_engine *e, int64_t wanted, int64_t samples, int64_t passes, int *out_room);
     shoal_err (*begin_group)(sh_engine *e, const sh_engine_group *group);
     shoal_err (*run_group)(sh_engine *e, sh_engine_done *out_done);
@@ -152,8 +151,8 @@ struct sh_engine {
 /* Returns the engine of a device, or NULL. */
 const sh_engine_type *sh_engine_of(shoal_device device);
 
-/* Opens the engine of settings->device. close accepts NULL. Errors: those of sh_device_get; SHOAL_ETYPE if it cannot train
- * the model. */
+/* Opens the engine of settings->device. close accepts NULL. Errors: those of sh_device_get; SHOAL_ETYPE if it cannot
+ * train the model. */
 shoal_err sh_engine_open(const sh_engine_settings *settings, shoal_module *module, shoal_dataset *set,
                          shoal_dataset *test_set, sh_engine **out_engine);
 void sh_engine_close(sh_engine *e);

@@ -1,5 +1,5 @@
-/* What a job does for its workers' engines: it finds out whether there is a device, and keeps running what they share, such
- * as NVIDIA's MPS. The job never opens the device itself. */
+/* What a job does for its workers' engines: it finds out whether there is a device, and keeps running what they share,
+ * such as NVIDIA's MPS. The job never opens the device itself. */
 #ifndef SH_TRAIN_SERVICE_H
 #define SH_TRAIN_SERVICE_H
 
@@ -36,8 +36,8 @@ struct sh_service_type {
     /* A worker has lost the device, and will start again. */
     void (*lost)(sh_service *s);
 
-    /* No worker goes on after a death. may_replace returns whether replace can help, which starts again what the workers
-     * share: they have been killed. */
+    /* No worker goes on after a death. may_replace returns whether replace can help, which starts again what the
+     * workers share: they have been killed. */
     bool (*may_replace)(const sh_service *s);
     void (*replace)(sh_service *s);
 

@@ -60,8 +60,8 @@ static shoal_value *copy_of(const shoal_value *value)
     return value != NULL ? shoal_value_copy(value) : shoal_value_null();
 }
 
-/* Prepares the queue of a new process. The process before may have answered just before it died: what it has sent counts,
- * so it is heard before the method names the first task. */
+/* Prepares the queue of a new process. The process before may have answered just before it died: what it has sent
+ * counts, so it is heard before the method names the first task. */
 static shoal_err prepare_tasks(sh_job *job, int rank)
 {
     SH_TRY(renew_tasks(job, rank));
@@ -158,8 +158,8 @@ void sh_crew_end(sh_job *job)
 
 /* ---- watching ---- */
 
-/* Handles workers that ended, then reports deaths. A death is reported after its consequence is known, also the one that
- * ends the job: then no process has the rank. */
+/* Handles workers that ended, then reports deaths. A death is reported after its consequence is known, also the one
+ * that ends the job: then no process has the rank. */
 static shoal_err tend(sh_job *job)
 {
     sh_error saved; /* the callback may change the last error */
@@ -186,8 +186,8 @@ static bool moved(sh_job *job)
     return differs;
 }
 
-/* Replaces the service and all workers if no worker makes progress after a death (mps.h). A worker that starts may have to
- * compile the kernels first, so the first progress may take longer. */
+/* Replaces the service and all workers if no worker makes progress after a death (mps.h). A worker that starts may have
+ * to compile the kernels first, so the first progress may take longer. */
 static shoal_err watch_stall(sh_job *job)
 {
     int64_t now = sh_now();

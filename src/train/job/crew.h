@@ -1,5 +1,5 @@
-/* The workers of a job: the crew. Starts, watches and restarts them, and passes messages. Calls only those functions of the
- * method that method.h says. */
+/* The workers of a job: the crew. Starts, watches and restarts them, and passes messages. Calls only those functions of
+ * the method that method.h says. */
 #ifndef SH_TRAIN_CREW_H
 #define SH_TRAIN_CREW_H
 

@@ -1,5 +1,5 @@
-/* A training job, in the process that runs it. Calls go one way: job.c calls the method; methods call epoch.c and crew.c;
- * epoch.c calls scoring.c and checkpoint.c; they call crew.c; all of them call report.c. */
+/* A training job, in the process that runs it. Calls go one way: job.c calls the method; methods call epoch.c and
+ * crew.c; epoch.c calls scoring.c and checkpoint.c; they call crew.c; all of them call report.c. */
 #ifndef SH_TRAIN_JOB_H
 #define SH_TRAIN_JOB_H
 
@@ -55,9 +55,9 @@ static inline bool sh_job_over(const sh_job *job)
 
 /* ---- report.c: what the job knows of its workers, and its events */
 
-/* update reads the board and the clock into job->seen and job->result, and returns the mean loss; update_clock reads the
- * clock only. tell updates, then calls the callback with an event, which may stop the job. tell_result calls it with
- * job->result as it is. */
+/* update reads the board and the clock into job->seen and job->result, and returns the mean loss; update_clock reads
+ * the clock only. tell updates, then calls the callback with an event, which may stop the job. tell_result calls it
+ * with job->result as it is. */
 double sh_job_update(sh_job *job);
 void sh_job_update_clock(sh_job *job);
 void sh_job_tell(sh_job *job, shoal_train_event_kind kind, int worker, const char *text);

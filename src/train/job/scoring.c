@@ -77,7 +77,8 @@ static shoal_err add_up(sh_job *job, double *out_loss, double *out_accuracy)
     return SHOAL_OK;
 }
 
-/* After a stop of the job, does not wait for ever for a worker that is itself stopped. The job tests what it has not. */
+/* After a stop of the job, does not wait for ever for a worker that is itself stopped. The job tests what it has
+ * not. */
 static shoal_err wait_for_workers(sh_job *job)
 {
     int64_t limit = SH_NO_DEADLINE;

@@ -1,5 +1,6 @@
-/* Scoring: one test of the job's model, by all workers. Batch i of the test set belongs to the worker of rank i % workers.
- * The job adds up the scores of all batches in order, so the sums do not depend on the number of workers, nor on deaths.
+/* Scoring: one test of the job's model, by all workers. Batch i of the test set belongs to the worker of rank i %
+ * workers. The job adds up the scores of all batches in order, so the sums do not depend on the number of workers, nor
+ * on deaths.
  *
  * The job writes the number of the test on the board and puts SH_TASK_TEST on the workers' queues, to wake those that
  * wait. A worker that trains sees the number before its next step. */

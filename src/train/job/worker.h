@@ -24,9 +24,10 @@ typedef struct sh_progress_shm {
 
 /* Synchronisation: the job writes stop and test, all workers read them before each step.
  *   stop    set to 1, once (relaxed: they may see it a step later)
- *   test    the number of the last test (scoring.h), 0: none; stored with release, so that a worker that sees it sees the
- *           parameters to test
- *   begun   sh_now when the first worker began to train, 0: none yet. The first one sets it, the job reads it (relaxed) */
+ *   test    the number of the last test (scoring.h), 0: none; stored with release, so that a worker that sees it sees
+ *           the parameters to test
+ *   begun   sh_now when the first worker began to train, 0: none yet. The first one sets it, the job reads it
+ *           (relaxed) */
 typedef struct sh_board_shm {
     sh_a32 stop __attribute__((aligned(SH_CACHE_LINE)));
     sh_a64 test;
@@ -83,8 +84,8 @@ int64_t sh_shard_images(const sh_settings *s, int64_t length, int rank, int64_t 
 #define SH_TASK_TEST INT64_C(-1) /* the worker does its part of a test (scoring.h); it has done it */
 
 /* attach takes "model", "board" and "settings" from the arguments that every worker gets. open also takes the sets and
- * queues, and opens the engine with the worker's part of "data" as its samples. open_without_samples is for methods that
- * choose the samples themselves (sh_worker_take_samples). close accepts a half-opened worker. */
+ * queues, and opens the engine with the worker's part of "data" as its samples. open_without_samples is for methods
+ * that choose the samples themselves (sh_worker_take_samples). close accepts a half-opened worker. */
 shoal_err sh_worker_attach(sh_worker *w, int rank, const shoal_value *args);
 shoal_err sh_worker_open(sh_worker *w, int rank, const shoal_value *args);
 shoal_err sh_worker_open_without_samples(sh_worker *w, int rank, const shoal_value *args);
@@ -93,8 +94,8 @@ void sh_worker_close(sh_worker *w);
 /* Returns a seed that depends on the job's seed, the rank and two more numbers. */
 uint64_t sh_worker_seed(const sh_worker *w, uint64_t a, uint64_t b);
 
-/* Reports finished steps on the board: the position of the next step, their samples, and their mean loss, which enters a
- * running mean. */
+/* Reports finished steps on the board: the position of the next step, their samples, and their mean loss, which enters
+ * a running mean. */
 void sh_worker_report(const sh_worker *w, uint64_t position, const sh_engine_done *done);
 
 /* Sets the time when training began, if this is the first worker to train. */
@@ -106,9 +107,9 @@ uint64_t sh_worker_order_seed(uint64_t seed, int64_t stream);
 /* Sets the engine's samples, in orders of the worker's seed and stream. */
 shoal_err sh_worker_take_samples(sh_worker *w, const int64_t *samples, int64_t count);
 
-/* Trains on batches first to last - 1 of a pass over the engine's samples (fewer, if there are no more), or until the job
- * stops. Dropout depends on seed, stream, pass and first only, so repeating the same steps from the same parameters is
- * bit-identical. */
+/* Trains on batches first to last - 1 of a pass over the engine's samples (fewer, if there are no more), or until the
+ * job stops. Dropout depends on seed, stream, pass and first only, so repeating the same steps from the same parameters
+ * is bit-identical. */
 shoal_err sh_worker_train(sh_worker *w, int64_t pass, int64_t first, int64_t last);
 
 /* Computes the gradient of one batch in the same way, for the engine's store_gradient, and takes no step. */

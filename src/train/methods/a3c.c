@@ -1,5 +1,6 @@
 /* The job's side of A3C: options, the shared state, and the mean return that ends it. As in Hogwild, actors never wait
- * for each other. There is no engine: an actor chooses between steps of its environment what it computes, on the CPU. */
+ * for each other. There is no engine: an actor chooses between steps of its environment what it computes, on the
+ * CPU. */
 #include "train/methods/a3c.h"
 #include "train/job/crew.h"
 #include "train/model/state.h"

@@ -23,10 +23,10 @@
  *   this round, n        row n % 2 has the first n clients, the other row is free
  *
  * Synchronisation: the worker of that rank writes; the next process of that rank, and the job, read.
- *   done   stored (release) when the row it names is complete; loaded (acquire) by the next of that rank, and by the job once the round is
- *          answered: a process that sees n sees the row.
- *   rows   the worker writes the row that done does not name. The job writes row n % 2 of the first rank, when the round is
- *          answered and no process reads it any more.
+ *   done   stored (release) when the row it names is complete; loaded (acquire) by the next of that rank, and by the
+ *          job once the round is answered: a process that sees n sees the row.
+ *   rows   the worker writes the row that done does not name. The job writes row n % 2 of the first rank, when the
+ *          round is answered and no process reads it any more.
  * death: while a client trains, or while its row is being written, done says n: that client is trained again. After the
  * store it says n + 1: the next client follows. */
 typedef struct sh_flat_shm {

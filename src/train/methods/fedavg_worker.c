@@ -1,5 +1,5 @@
-/* A worker's side of federated averaging: runs its clients of a round, one after another or several at the same time, as
- * its engine does. */
+/* A worker's side of federated averaging: runs its clients of a round, one after another or several at the same time,
+ * as its engine does. */
 #include "train/methods/fedavg.h"
 #include "train/model/flat_model.h"
 

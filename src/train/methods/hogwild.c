@@ -12,9 +12,9 @@
 
 #include <stdlib.h>
 
-/* The job's side. If the engine does not train the job's model in place, the first worker makes the common parameters and
- * sends a handle of them to the job, which gives it to all workers, also to those that are restarted. The parameters stay
- * as long as the job holds the handle, whichever worker dies. */
+/* The job's side. If the engine does not train the job's model in place, the first worker makes the common parameters
+ * and sends a handle of them to the job, which gives it to all workers, also to those that are restarted. The
+ * parameters stay as long as the job holds the handle, whichever worker dies. */
 typedef struct hogwild {
     shoal_value *state;    /* the common momentum; NULL: each worker has its own */
     shoal_value *handle;   /* of the parameters; NULL: none is needed, or it is not made yet */

@@ -25,8 +25,8 @@ typedef struct sh_score {
 /* Returns the number of batches of a test set. */
 int64_t sh_evaluate_batches(const shoal_dataset *set);
 
-/* Tests a model on one batch, in evaluation mode. start leaves the score in two tensors of the model's device, which the
- * caller owns, and does not wait for a GPU; read reads them. fini accepts a zeroed evaluator. */
+/* Tests a model on one batch, in evaluation mode. start leaves the score in two tensors of the model's device, which
+ * the caller owns, and does not wait for a GPU; read reads them. fini accepts a zeroed evaluator. */
 shoal_err sh_evaluate_start(sh_evaluator *e, shoal_module *module, int64_t batch, sh_batch *out_sums);
 shoal_err sh_evaluate_read(const sh_batch *sums, sh_score *out_score);
 shoal_err sh_evaluate_batch(sh_evaluator *e, shoal_module *module, int64_t batch, sh_score *out_score);

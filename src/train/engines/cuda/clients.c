@@ -1,6 +1,6 @@
-/* Clients of a round at the same time: each has its own parameters, momentum and order, and a step is one set of launches for
- * all. The orders of several passes go to the GPU in one copy; what one pass needs is moved into place there, so nothing
- * waits for the host between passes. */
+/* Clients of a round at the same time: each has its own parameters, momentum and order, and a step is one set of
+ * launches for all. The orders of several passes go to the GPU in one copy; what one pass needs is moved into place
+ * there, so nothing waits for the host between passes. */
 #include "train/engines/cuda/steps_fedavg_cnn.h"
 
 #include "base/clock.h"

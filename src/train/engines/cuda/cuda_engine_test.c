@@ -284,8 +284,8 @@ START_TEST(cnn_like_on_the_cpu)
 }
 END_TEST
 
-/* The sums are added in the order of the draw, so who trains a client with whom makes no difference to them; on a card, its
- * sums of products may have another order. Deaths and repetitions change no bit. */
+/* The sums are added in the order of the draw, so who trains a client with whom makes no difference to them; on a card,
+ * its sums of products may have another order. Deaths and repetitions change no bit. */
 START_TEST(cnn_clients_side_by_side)
 {
     int left = 2;
@@ -325,8 +325,8 @@ static bool hear(const shoal_train_event *event, void *context)
     return true;
 }
 
-/* A worker whose context is lost ends with the reason and is started again, up to the limit. With MPS, a line says that its
- * server went down. */
+/* A worker whose context is lost ends with the reason and is started again, up to the limit. With MPS, a line says that
+ * its server went down. */
 START_TEST(lost_cards)
 {
     shoal_dataset *samples = part_of(SHOAL_PART_TRAIN, 64);
@@ -342,7 +342,8 @@ START_TEST(lost_cards)
                              .call = hear,
                              .context = &h};
     if (sh_stub_control() != NULL &&
-        !SH_SLOW) { /* pinned memory goes with the process: a leak. In each worker, from its third copy on: an illegal address */
+        !SH_SLOW) { /* pinned memory goes with the process: a leak. In each worker, from its third copy on: an illegal
+                     * address */
         setenv("SHOAL_STUB_FAIL", "cuMemcpyHtoDAsync:3:700", 1);
         ck_assert_ptr_nonnull(mkdtemp(folder)); /* of a daemon that seems to run */
         snprintf(control, sizeof control, "%s/control", folder);

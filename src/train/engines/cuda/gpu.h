@@ -1,8 +1,8 @@
-/* The inside of the GPU's engine, for its files. engine.c moves data, a plan takes the steps, clients.c and sums.c are for
- * federated methods, score.c tests.
+/* The inside of the GPU's engine, for its files. engine.c moves data, a plan takes the steps, clients.c and sums.c are
+ * for federated methods, score.c tests.
  *
- * All parameters are in one tensor, and so is the momentum: one copy moves them. The engine enqueues some milliseconds of
- * steps without waiting, then reads how far the GPU is, and returns. */
+ * All parameters are in one tensor, and so is the momentum: one copy moves them. The engine enqueues some milliseconds
+ * of steps without waiting, then reads how far the GPU is, and returns. */
 #ifndef SH_TRAIN_GPU_H
 #define SH_TRAIN_GPU_H
 
@@ -29,8 +29,8 @@ typedef struct sh_gpu_plan {
     bool (*fits)(const sh_gpu *g); /* whether it can train this model on this set */
     shoal_err (*open)(sh_gpu *g);
     void (*close)(sh_gpu *g); /* accepts what a failed open left */
-    /* Prepares for steps with g->run's learning rate and seed. With its `gradient`, a step leaves the gradient in g->grads
-     * and changes nothing. */
+    /* Prepares for steps with g->run's learning rate and seed. With its `gradient`, a step leaves the gradient in
+     * g->grads and changes nothing. */
     shoal_err (*begin)(sh_gpu *g);
     /* Enqueues `count` steps of `samples` samples each. */
     shoal_err (*steps)(sh_gpu *g, int64_t samples, int64_t count);

@@ -31,11 +31,11 @@ extern char **environ;
 const char *sh_mps_seconds = "5"; /* less than UP_MS */
 const char *sh_mps_folders = "/tmp";
 
-/* $1 is the folder, $2 how many seconds a command may take; fd 9 holds the folder's lock, which the daemon must not keep.
- * A daemon that does not obey is killed: its clients have ended. Its pid may belong to another process by then, which was
- * born later, or else does not have this folder in its environment. So are its servers: one whose client was killed at a bad
- * moment may wait for it for ever; and a daemon that still starts. The word "now" spares a daemon that does not answer the
- * question. */
+/* $1 is the folder, $2 how many seconds a command may take; fd 9 holds the folder's lock, which the daemon must not
+ * keep. A daemon that does not obey is killed: its clients have ended. Its pid may belong to another process by then,
+ * which was born later, or else does not have this folder in its environment. So are its servers: one whose client was
+ * killed at a bad moment may wait for it for ever; and a daemon that still starts. The word "now" spares a daemon that
+ * does not answer the question. */
 #define OBEYED "timeout -s KILL \"$2\" " PROGRAM
 #define FIRST                                                                                                          \
     "export CUDA_MPS_PIPE_DIRECTORY=\"$1\" CUDA_MPS_LOG_DIRECTORY=\"$1\"\n"                                            \
@@ -179,8 +179,8 @@ static bool is_up(int output)
 /* ---- the folder
  *
  * Its lock (flock) says that somebody looks after the daemon: the job and its owner hold it, through one description of
- * the open folder, so the kernel drops it when both have ended. Whoever gets the lock of a folder that is there may end the
- * daemon and remove the folder. */
+ * the open folder, so the kernel drops it when both have ended. Whoever gets the lock of a folder that is there may end
+ * the daemon and remove the folder. */
 
 /* Opens and locks a folder. Returns the fd, at least 10: the script has its own use for 0, 1, 2 and 9; or -1 if the
  * folder is somebody else's, or gone. */

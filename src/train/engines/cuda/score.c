@@ -1,5 +1,5 @@
-/* Tests. The model fedavg-cnn on images of bytes is tested by the forward half of its steps (kernels/fedavg_cnn.h): op by
- * op, a test took an eighth of a round of fedavg. */
+/* Tests. The model fedavg-cnn on images of bytes is tested by the forward half of its steps (kernels/fedavg_cnn.h): op
+ * by op, a test took an eighth of a round of fedavg. */
 #include "train/engines/cuda/steps_fedavg_cnn.h"
 
 #include "base/error.h"

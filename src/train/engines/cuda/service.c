@@ -1,7 +1,7 @@
 /* The job's half of the GPU's engine: looks for a GPU, and runs MPS for the workers.
  *
- * A short process of its own looks for the GPU, so that the job fails with one sentence before it writes a file or starts
- * a worker, and its own process never starts the CUDA driver. The job opens its data meanwhile. */
+ * A short process of its own looks for the GPU, so that the job fails with one sentence before it writes a file or
+ * starts a worker, and its own process never starts the CUDA driver. The job opens its data meanwhile. */
 #include "train/engines/service.h"
 #include "train/engines/cuda/mps.h"
 

@@ -1,5 +1,5 @@
-/* The plan for any model: a step op by op. For each size of batch, the first step runs as it is, the second is captured,
- * and the others replay it. */
+/* The plan for any model: a step op by op. For each size of batch, the first step runs as it is, the second is
+ * captured, and the others replay it. */
 #include "train/engines/cuda/gpu.h"
 
 #include "base/error.h"

@@ -1,5 +1,6 @@
-/* Steps of the model fedavg-cnn on images of bytes, for one client or for several side by side (kernels/fedavg_cnn.h). The
- * kernels count the steps by themselves, so several steps are captured together; the rest of a run is launched step by step. */
+/* Steps of the model fedavg-cnn on images of bytes, for one client or for several side by side (kernels/fedavg_cnn.h).
+ * The kernels count the steps by themselves, so several steps are captured together; the rest of a run is launched step
+ * by step. */
 #ifndef SH_TRAIN_STEPS_FEDAVG_CNN_H
 #define SH_TRAIN_STEPS_FEDAVG_CNN_H
 
@@ -15,8 +16,8 @@ typedef struct sh_gpu_cnn {
 /* Returns whether the engine's model and set can be trained in this way. */
 bool sh_gpu_cnn_fits(const sh_gpu *g);
 
-/* Opens the steps of that many clients over params and momentum (NULL: none), each f32 [clients, all parameters]. Client
- * c's order begins at order + c * order_stride. Where the steps are, and their losses, is in g->progress. close
+/* Opens the steps of that many clients over params and momentum (NULL: none), each f32 [clients, all parameters].
+ * Client c's order begins at order + c * order_stride. Where the steps are, and their losses, is in g->progress. close
  * accepts what a failed open left. */
 shoal_err sh_gpu_cnn_open(sh_gpu_cnn *s, sh_gpu *g, int clients, const shoal_tensor *params,
                           const shoal_tensor *momentum, const shoal_tensor *order, int64_t order_stride);

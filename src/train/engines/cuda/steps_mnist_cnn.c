@@ -1,5 +1,5 @@
-/* The plan for mnist-cnn on images of bytes: two launches per step. The kernels count the steps and draw random numbers by
- * themselves, so several steps are captured together; the rest of a run is launched step by step. */
+/* The plan for mnist-cnn on images of bytes: two launches per step. The kernels count the steps and draw random numbers
+ * by themselves, so several steps are captured together; the rest of a run is launched step by step. */
 #include "train/engines/cuda/gpu.h"
 
 #include "base/error.h"

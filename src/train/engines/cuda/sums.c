@@ -1,5 +1,5 @@
-/* Sums of models on the GPU, for federated methods: the common parameters stay on the GPU for a round, and each client's
- * model is added there, in f64 and in the order and rounding of flat_model.h. */
+/* Sums of models on the GPU, for federated methods: the common parameters stay on the GPU for a round, and each
+ * client's model is added there, in f64 and in the order and rounding of flat_model.h. */
 #include "train/engines/cuda/gpu.h"
 
 #include <shoal/autograd.h>
