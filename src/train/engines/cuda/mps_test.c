@@ -185,7 +185,7 @@ static bool runs(int pid)
 }
 
 /* The owner is killed: the job ends the daemon itself. */
-START_TEST(ended_without_its_keeper)
+START_TEST(ended_without_its_owner)
 {
     sh_mps mps;
     char there[64];
@@ -202,7 +202,7 @@ START_TEST(ended_without_its_keeper)
 END_TEST
 
 /* The owner is stopped. */
-START_TEST(ended_by_a_stopped_keeper)
+START_TEST(ended_by_a_stopped_owner)
 {
     sh_mps mps;
     ck_assert_ok(sh_mps_start(&mps, &four));
@@ -215,7 +215,7 @@ START_TEST(ended_by_a_stopped_keeper)
 END_TEST
 
 /* The owner is killed, and the daemon does not obey. */
-START_TEST(killed_without_its_keeper)
+START_TEST(killed_without_its_owner)
 {
     sh_mps mps;
     ck_assert_ok(sh_mps_start(&mps, &four));
@@ -228,7 +228,7 @@ START_TEST(killed_without_its_keeper)
 END_TEST
 
 /* The owner is killed while the daemon starts. */
-START_TEST(a_start_without_its_keeper)
+START_TEST(a_start_without_its_owner)
 {
     sh_mps mps;
     char there[64], path[128];
@@ -512,10 +512,10 @@ static Suite *suite(void)
     tcase_add_test(tc, started_and_ended);
     tcase_add_test(tc, ended_after_a_kill);
     tcase_add_test(tc, ended_after_a_kill_at_the_start);
-    tcase_add_test(tc, ended_without_its_keeper);
-    tcase_add_test(tc, ended_by_a_stopped_keeper);
-    tcase_add_test(tc, killed_without_its_keeper);
-    tcase_add_test(tc, a_start_without_its_keeper);
+    tcase_add_test(tc, ended_without_its_owner);
+    tcase_add_test(tc, ended_by_a_stopped_owner);
+    tcase_add_test(tc, killed_without_its_owner);
+    tcase_add_test(tc, a_start_without_its_owner);
     tcase_add_test(tc, ended_by_the_next_job);
     tcase_add_test(tc, a_running_daemon_is_used);
     tcase_add_test(tc, a_running_daemon_is_not_used_if_mps_is_off);
