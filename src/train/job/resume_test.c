@@ -106,8 +106,7 @@ START_TEST(hogwild_continues)
     shoal_train_options o = options_of(SHOAL_METHOD_HOGWILD, model);
     shoal_train_result r;
     chance = 7;
-    o.lr =
-        0.005; /* these pixels are not centred: the rate of the other tests, and gradients that come late, would
+    o.lr = 0.005; /* these pixels are not centred: the rate of the other tests, and gradients that come late, would
                 * diverge */
     o.hogwild.shared_state = _i == 1;
     o.save = in_folder("hogwild");
