@@ -153,6 +153,24 @@ START_TEST(small_pieces_become_one)
 }
 END_TEST
 
+/* A small piece in use does not keep a large one from what is free behind it, after free pieces were joined. */
+START_TEST(small_piece_leaves_room_for_large)
+{
+    void *small = device->alloc(100);
+    ck_assert_ptr_nonnull(small);
+    size_t held = numbers().held;
+    (void)sh_cuda_memory_trim(); /* joins free neighbours */
+    ck_assert_uint_eq(numbers().held, held);
+    void *large = device->alloc(held - MIB);
+    ck_assert_ptr_nonnull(large);
+    ck_assert_uint_eq((uintptr_t)large % 16384, 0);
+    ck_assert_uint_eq(numbers().held, held);
+    ck_assert(sh_cuda_memory_valid());
+    device->free(small, 100);
+    device->free(large, held - MIB);
+}
+END_TEST
+
 /* A step in steady state asks the driver for nothing. */
 START_TEST(steady_state)
 {
@@ -305,6 +323,7 @@ static Suite *suite(void)
     tcase_add_test(tc, random_sizes);
     tcase_add_test(tc, neighbours_become_one);
     tcase_add_test(tc, small_pieces_become_one);
+    tcase_add_test(tc, small_piece_leaves_room_for_large);
     tcase_add_test(tc, steady_state);
     tcase_add_test(tc, trim_gives_back);
     tcase_add_test(tc, trim_gives_scratch_back);
