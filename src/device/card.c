@@ -106,8 +106,10 @@ shoal_err shoal_cuda_stream(void **out_stream)
 {
     SH_NEED(out_stream);
     SH_TRY(check(NULL));
-    sh_store_relaxed(&sh_gpu.uncounted, 1); /* from now on every mark calls the driver */
-    SH_TRY(sh_cuda_follow());               /* what another thread received meanwhile */
+    sh_cardlock_lock(SH_CARD_LOCK_DRIVER);
+    sh_store_relaxed(&sh_gpu.uncounted, 1); /* from now on marks call the driver, and waits are not remembered */
+    sh_cardlock_unlock(SH_CARD_LOCK_DRIVER);
+    SH_TRY(sh_cuda_follow()); /* what another thread received meanwhile */
     *out_stream = sh_cuda_the_card()->stream;
     return SHOAL_OK;
 }

@@ -183,13 +183,19 @@ static void join_all(void)
     }
 }
 
-/* Returns the smallest free piece of at least this size from that bin on, or NULL. For a large piece, or one that is
- * cut into small ones, the address counts as well: it must be a multiple of LARGE_STEP. */
+/* Returns how many bytes at the start of a piece come before an address that is a multiple of this. Joined small pieces
+ * may begin anywhere, and reach far into what is free behind them. */
+static size_t before_aligned(const sh_cuda_piece *p, size_t alignment)
+{
+    return (alignment - p->address % alignment) % alignment;
+}
+
+/* Returns the smallest free piece with room for this size at such an address, from that bin on, or NULL. */
 static sh_cuda_piece *best_fit(size_t size, unsigned bin, size_t alignment)
 {
     for (sh_cuda_piece *best = NULL; bin < SH_CUDA_BINS; bin++) {
         for (sh_cuda_piece *p = sh_gpu.bins[bin]; p; p = p->next) {
-            if (p->size >= size && p->address % alignment == 0 && (!best || p->size < best->size)) {
+            if (p->size >= size + before_aligned(p, alignment) && (!best || p->size < best->size)) {
                 best = p;
             }
         }
@@ -214,10 +220,21 @@ static sh_cuda_piece *take(sh_cuda_piece *p, size_t size)
     return p;
 }
 
-/* Takes a large piece, or returns NULL. */
+/* Takes a large piece, or one that will be cut into small ones, or returns NULL. Its address is a multiple of
+ * LARGE_STEP; what comes before it stays free. */
 static sh_cuda_piece *take_large(size_t size)
 {
     sh_cuda_piece *p = best_fit(size, bin_of(size), LARGE_STEP);
+    size_t before = p ? before_aligned(p, LARGE_STEP) : 0;
+    if (before > 0) {
+        bin_remove(p);
+        sh_cuda_piece *rest = split(p, before);
+        bin_add(p);
+        if (rest) {
+            bin_add(rest);
+        }
+        p = rest; /* NULL without memory to describe it */
+    }
     return p ? take(p, size) : NULL;
 }
 

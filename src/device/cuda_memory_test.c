@@ -95,6 +95,9 @@ START_TEST(random_sizes)
         live[i].data = device->alloc(live[i].size);
         ck_assert_ptr_nonnull(live[i].data);
         ck_assert_ok(device->write(live[i].data, &live[i].data, sizeof(void *)));
+        if (round % 500 == 0) {
+            (void)sh_cuda_memory_trim(); /* joins free neighbours, small ones, too */
+        }
         ck_assert_msg(round % 1000 != 0 || sh_cuda_memory_valid(), "seed %u round %d", SEED, round);
     }
     for (int i = 0; i < LIVE; i++) {
@@ -150,6 +153,24 @@ START_TEST(small_pieces_become_one)
     ck_assert_uint_eq(numbers().held, held);
     ck_assert(sh_cuda_memory_valid());
     device->free(all, 30 * MIB);
+}
+END_TEST
+
+/* A small piece in use does not keep a large one from what is free behind it, after free pieces were joined. */
+START_TEST(small_piece_leaves_room_for_large)
+{
+    void *small = device->alloc(100);
+    ck_assert_ptr_nonnull(small);
+    size_t held = numbers().held;
+    (void)sh_cuda_memory_trim(); /* joins free neighbours */
+    ck_assert_uint_eq(numbers().held, held);
+    void *large = device->alloc(held - MIB);
+    ck_assert_ptr_nonnull(large);
+    ck_assert_uint_eq((uintptr_t)large % 16384, 0);
+    ck_assert_uint_eq(numbers().held, held);
+    ck_assert(sh_cuda_memory_valid());
+    device->free(small, 100);
+    device->free(large, held - MIB);
 }
 END_TEST
 
@@ -305,6 +326,7 @@ static Suite *suite(void)
     tcase_add_test(tc, random_sizes);
     tcase_add_test(tc, neighbours_become_one);
     tcase_add_test(tc, small_pieces_become_one);
+    tcase_add_test(tc, small_piece_leaves_room_for_large);
     tcase_add_test(tc, steady_state);
     tcase_add_test(tc, trim_gives_back);
     tcase_add_test(tc, trim_gives_scratch_back);

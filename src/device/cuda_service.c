@@ -84,12 +84,13 @@ static bool is_gone(const sh_a32 *tid)
     return id != 0 && syscall(SYS_tgkill, getpid(), id, 0) != 0 && errno == ESRCH;
 }
 
-/* No thread gives anything back, and none is about to begin. */
+/* No thread gives anything back, and none is about to begin. `starting` comes first: a caller that stored `told` and
+ * then sees 0 also sees what the last start has left, and no other will come. */
 static bool is_quiet(const sh_a32 *unused)
 {
     (void)unused;
-    return sh_load_acquire(&service.is_quiet) != 0 ||
-           (sh_load_acquire(&service.starting) == 0 && sh_load_acquire(&service.exists) == 0);
+    return sh_load_acquire(&service.starting) == 0 &&
+           (sh_load_acquire(&service.is_quiet) != 0 || sh_load_acquire(&service.exists) == 0);
 }
 
 /* Polls: there is nothing to sleep on that a thread could touch as late as that. */

@@ -303,6 +303,7 @@ void sh_cuda_share_leave(void)
     }
     sh_gpu.lent_first = sh_gpu.lent_last = NULL;
     sh_cuda_granule *imports = take_imports(true);
+    sh_store_relaxed(&sh_gpu.died, 0); /* the next world counts anew */
     sh_cardlock_unlock(SH_CARD_LOCK_STATE);
     (void)sh_cuda_memory_trim(); /* the processes of this world cannot ask for it any more */
     sh_count_up(&sh_gpu.worlds_left);

@@ -3,6 +3,8 @@
 #include "tests/cuda/card.h"
 
 #include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
 #include <signal.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -128,6 +130,90 @@ START_TEST(a_capture_with_tensors_of_others_ends_with_the_world)
 }
 END_TEST
 
+/* Memory that was received in one world after the other goes back when its maker has ended, also if as many granules
+ * have died in each of these worlds. */
+START_TEST(memory_of_the_dead_goes_back_in_each_world)
+{
+    for (int n = 0; n < 3; n++) {
+        shoal_queue *q;
+        shoal_tensor *t;
+        ck_assert_ok(shoal_queue_create(0, &q));
+        finish(talk_start(SHOAL_START_SPAWN, n, put_one, shoal_map("out", q)));
+        ck_assert_ok(shoal_queue_get_tensor(q, LIMIT, &t));
+        ck_assert(sh_cuda_imports_exist());
+        shoal_tensor_release(t);
+        ck_assert_ok(shoal_world_sweep(NULL));
+        (void)shoal_cuda_trim();
+        ck_assert(!sh_cuda_imports_exist());
+        shoal_release(q);
+        shoal_world_leave();
+    }
+}
+END_TEST
+
+/* ---- leaving while another thread needs memory ---- */
+
+static sh_a32 has_left;
+static sh_a32 step; /* ARMED: the next thread that starts the service stops in the middle, until it MAY_GO_ON */
+enum { OFF, ARMED, STARTING, MAY_GO_ON };
+
+int __real_pthread_setname_np(pthread_t thread, const char *name);
+int __wrap_pthread_setname_np(pthread_t thread, const char *name);
+int __wrap_pthread_setname_np(pthread_t thread, const char *name)
+{
+    uint32_t armed = ARMED;
+    if (strcmp(name, "shoal-cuda") == 0 && sh_cas_acq_rel(&step, &armed, STARTING)) {
+        while (sh_load_acquire(&step) == STARTING) {
+            sched_yield();
+        }
+    }
+    return __real_pthread_setname_np(thread, name);
+}
+
+static void *allocate(void *unused)
+{
+    void *data = sh_device_cuda.alloc(1000);
+    sh_device_cuda.free(data, 1000);
+    return data != NULL ? data : unused;
+}
+
+static void *leave(void *unused)
+{
+    shoal_world_leave();
+    sh_store_release(&has_left, 1);
+    return unused;
+}
+
+/* The service thread sleeps in the world's memory, so a leave waits until it is gone, also if it is only about to
+ * begin. The next world has a service, too. */
+START_TEST(a_leave_waits_for_a_service_that_is_being_started)
+{
+    pthread_t starter, leaver;
+    void *data = NULL;
+    ck_assert_ok(shoal_world_create(NULL)); /* before the GPU is opened: its first allocation starts the service */
+    ck_assert_ptr_nonnull(sh_device_get(SHOAL_CUDA));
+    sh_store_release(&step, ARMED);
+    ck_assert_int_eq(pthread_create(&starter, NULL, allocate, NULL), 0);
+    while (sh_load_acquire(&step) != STARTING) {
+        sched_yield();
+    }
+    ck_assert_int_eq(pthread_create(&leaver, NULL, leave, NULL), 0);
+    for (int64_t end = clock_ns() + 200 * 1000000LL; clock_ns() < end && sh_load_acquire(&has_left) == 0;) {
+        sched_yield();
+    }
+    ck_assert_msg(sh_load_acquire(&has_left) == 0, "the leave did not wait");
+    sh_store_release(&step, MAY_GO_ON);
+    pthread_join(starter, &data);
+    pthread_join(leaver, NULL);
+    ck_assert_ptr_nonnull(data);
+    ck_assert_ok(shoal_world_create(NULL));
+    uint64_t request = sh_granules_ask();
+    ck_assert_uint_ne(sh_load_acquire(&sh_the_world.self.slot->card_answered), 0);
+    ck_assert(sh_granules_await_answers(request, LIMIT));
+    shoal_world_leave();
+}
+END_TEST
+
 /* ---- joining a world ---- */
 
 static shoal_err double_it(int rank, const shoal_value *args)
@@ -181,8 +267,14 @@ static Suite *suite(void)
     tcase_set_timeout(tc, SH_TEST_SECONDS);
     tcase_add_loop_test(tc, memory_of_a_world_that_was_left_is_used_again, 0, 2);
     tcase_add_test(tc, a_capture_with_tensors_of_others_ends_with_the_world);
+    tcase_add_test(tc, memory_of_the_dead_goes_back_in_each_world);
     tcase_add_test(tc, a_joiner_shares_after_the_creator_has_ended);
     suite_add_tcase(s, tc);
+    TCase *late = tcase_create("GPU opened in a world");
+    tcase_add_checked_fixture(late, sh_stub_use, NULL);
+    tcase_set_timeout(late, SH_TEST_SECONDS);
+    tcase_add_test(late, a_leave_waits_for_a_service_that_is_being_started);
+    suite_add_tcase(s, late);
     return s;
 }
 

@@ -420,6 +420,7 @@ STUB_EXPORT int cuMemRelease(sh_cu_memory memory)
     return SH_CU_OK;
 }
 
+/* Aligned like a driver's addresses, also on a kernel that aligns to pages only. */
 STUB_EXPORT int cuMemAddressReserve(sh_cu_address *out, size_t size, size_t alignment, sh_cu_address wanted,
                                     unsigned long long flags)
 {
@@ -427,9 +428,18 @@ STUB_EXPORT int cuMemAddressReserve(sh_cu_address *out, size_t size, size_t alig
     (void)wanted;
     (void)flags;
     ENTER;
-    void *address = mmap(NULL, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    *out = (sh_cu_address)(uintptr_t)address;
-    return address != MAP_FAILED ? SH_CU_OK : SH_CU_OUT_OF_MEMORY;
+    size_t more = size + GRANULARITY;
+    char *from = mmap(NULL, more, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (from == MAP_FAILED) {
+        return SH_CU_OUT_OF_MEMORY;
+    }
+    size_t before = GRANULARITY - (uintptr_t)from % GRANULARITY;
+    (void)munmap(from, before);
+    if (more > before + size) {
+        (void)munmap(from + before + size, more - before - size);
+    }
+    *out = (sh_cu_address)(uintptr_t)(from + before);
+    return SH_CU_OK;
 }
 
 STUB_EXPORT int cuMemAddressFree(sh_cu_address address, size_t size)
