@@ -7,7 +7,7 @@
  *     shoal_err err = shoal_train_run(&job, &r);
  *
  * The workers are processes that share the parameters (Hogwild) or whose parameters are averaged. The calling process
- * starts them, watches them and tests the model (on a GPU, the workers test it). A worker that dies is counted and
+ * starts them, watches them and tests the model with the help of the workers. A worker that dies is counted and
  * started again.
  */
 #ifndef SHOAL_TRAIN_H

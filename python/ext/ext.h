@@ -103,7 +103,7 @@ typedef struct ext_shared {
 
 extern PyTypeObject *ext_shared_type;
 
-/* Makes a type for one kind of object, adds it to the module and remembers it for ext_shared_wrap. slots may have
+/* Makes a type for one kind of object, adds it to the module and remembers it for ext_shared_new. slots may have
  * Py_tp_new, methods and so on, but no Py_tp_dealloc: the base type releases the handle. size is that of the struct,
  * which begins with ext_shared. */
 PyTypeObject *ext_shared_type_add(PyObject *module, const char *name, shoal_kind kind, size_t size, PyType_Slot *slots);

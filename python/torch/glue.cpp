@@ -8,7 +8,7 @@
  * Only memory that is private to this process is moved. Memory that is in the heap already, such as that of an array of
  * shoal.zeros(), stays there. Memory that torch has shared is never touched: other processes and numpy arrays use it.
  *
- * Tested with torch 1.13 and 2.11; the differences of torch 2 are in `writable_data`.
+ * Tested with torch 1.13 and 2.11; the differences of torch 2 are in `writable_data` (memory.h) and `has_names`.
  */
 #include "glue.h"
 

@@ -7,7 +7,7 @@
  *   spin on the predicate for a while       make the predicate true
  *   v = sh_gate_prepare(gate)               full barrier (a read-modify-write of the change does)
  *   predicate true? then done               sh_gate_wake(gate, n)
- *   sh_gate_park(gate, v, deadline)
+ *   sh_wait_park(&wait, gate, v)
  *   start over
  *
  * prepare sets the flag "somebody may be parked" with a full barrier; wake reads the flag after a full barrier. So

@@ -15,8 +15,8 @@ typedef struct sh_storage {
     const sh_device *device;
     void *data;
     size_t size;
-    uint64_t id; /* unique in the process; for bytes in the heap the block's id, which is the same in every process */
-    uint32_t version;  /* counts changes in place by this process, for autograd */
+    uint64_t id;      /* unique in the process; for bytes in the heap twice the block's id, the same in every process */
+    uint32_t version; /* counts changes in place by this process, for autograd */
     uint32_t recorded; /* counts those that autograd recorded: the bytes then depend on more than they did before */
 
     /* For bytes in the heap: their block, or a block that refers to it and so keeps it; otherwise NULL. The storage

@@ -1,5 +1,5 @@
 /* A training job, in the process that runs it. Calls go one way: job.c calls the method; methods call epoch.c and
- * crew.c; epoch.c calls scoring.c and checkpoint.c; they call crew.c; all of them call report.c. */
+ * crew.c; epoch.c calls scoring.c and checkpoint.c; scoring.c calls crew.c; all of them call report.c. */
 #ifndef SH_TRAIN_JOB_H
 #define SH_TRAIN_JOB_H
 

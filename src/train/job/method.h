@@ -1,8 +1,8 @@
 /* The interface of a training method: what its workers run, and what the job does while they run.
  *
  * A method is one sh_method, and a line in options.c. It computes through its worker's engine (engines/engine.h) and
- * never knows which one that is. The job calls the method; a method calls the job (job.h, crew.h) from `run` only:
- * every other function here works on the method's own state. */
+ * never knows which one that is. The job calls the method; a method calls the job (job.h, crew.h), mostly
+ * from `run`. */
 #ifndef SH_TRAIN_METHOD_H
 #define SH_TRAIN_METHOD_H
 

@@ -23,7 +23,7 @@ typedef struct sh_progress_shm {
 } __attribute__((aligned(SH_CACHE_LINE))) sh_progress_shm;
 
 /* Synchronisation: the job writes stop and test, all workers read them before each step.
- *   stop    set to 1, once (relaxed: they may see it a step later)
+ *   stop    set to 1 (relaxed: they may see it a step later)
  *   test    the number of the last test (scoring.h), 0: none; stored with release, so that a worker that sees it sees
  *           the parameters to test
  *   begun   sh_now when the first worker began to train, 0: none yet. The first one sets it, the job reads it
