@@ -220,7 +220,8 @@ static shoal_err run_nothing(sh_job *job)
     job->result.reached_epoch = sh_job_good_enough(job) ? job->result.epochs : 0;
     (void)sh_job_update(job);
     job->result.images_per_second = job->past.before.images_per_second;
-    SH_TRY(sh_job_save(job)); /* before a report reads the clock */
+    job->result.seconds = 0; /* what past.before has is the job's time */
+    SH_TRY(sh_job_save(job));
     job->saved = true;
     tell_begin(job);
     return SHOAL_OK;
