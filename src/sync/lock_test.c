@@ -348,13 +348,24 @@ START_TEST(all_waiters_for_a_consistent_one_are_refused)
 }
 END_TEST
 
+/* Unlocks, and returns the time until these waiters have ended. One that is not woken goes on when its slice ends. */
+static int64_t unlock_and_join(object *o, const pid_t *waiters, int count)
+{
+    int64_t begin = sh_quiet_now();
+    ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
+    for (int k = 0; k < count; k++) {
+        fake_join(waiters[k]);
+    }
+    return sh_quiet_now() - begin;
+}
+
 /* The waiter that unlock wakes wakes the next, and so on. */
 START_TEST(all_the_parked_are_woken_in_turn)
 {
     enum { TIMES = 20 };
     object *o = fake_begin(sizeof *o);
     sh_spin_set(0);
-    int64_t waited = 0; /* a waiter that is not woken goes on when its slice ends */
+    int64_t waited = 0;
     for (int i = 0; i < TIMES; i++) {
         pid_t waiters[3];
         ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_FOREVER), SHOAL_OK);
@@ -364,12 +375,7 @@ START_TEST(all_the_parked_are_woken_in_turn)
         for (int k = 0; k < 3; k++) {
             fake_await_asleep(waiters[k]);
         }
-        waited -= sh_quiet_now();
-        ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
-        for (int k = 0; k < 3; k++) {
-            fake_join(waiters[k]);
-        }
-        waited += sh_quiet_now();
+        waited += unlock_and_join(o, waiters, 3);
     }
     ck_assert_int_lt(waited, TIMES * SH_SLICE_SHORT / 2);
 }
@@ -383,19 +389,14 @@ START_TEST(the_refused_wake_the_others)
     sh_spin_set(0);
     die_with_it(o);
     ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_OK);
-    int64_t waited = 0; /* a waiter that is not woken goes on when its slice ends */
+    int64_t waited = 0;
     for (int i = 0; i < TIMES; i++) {
         pid_t waiters[4];
         for (int k = 0; k < 4; k++) { /* one after the other: the first that is woken refuses */
             waiters[k] = fake_fork(k < 2 ? wait_for_a_consistent_one : wait_for_it, o);
             fake_await_asleep(waiters[k]);
         }
-        waited -= sh_quiet_now();
-        ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
-        for (int k = 0; k < 4; k++) {
-            fake_join(waiters[k]);
-        }
-        waited += sh_quiet_now();
+        waited += unlock_and_join(o, waiters, 4);
         ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_OK);
     }
     ck_assert_uint_eq(sh_load_relaxed(&o->refused), 2 * TIMES);
@@ -410,17 +411,14 @@ START_TEST(the_mark_loses_no_waiter)
     enum { TIMES = 20 };
     object *o = fake_begin(sizeof *o);
     sh_spin_set(0);
-    int64_t waited = 0; /* a waiter that is not woken goes on when its slice ends */
+    int64_t waited = 0;
     for (int i = 0; i < TIMES; i++) {
         die_with_it(o);
         ck_assert_int_eq(sh_lock_lock(&o->lock, SHOAL_NOW), SHOAL_OK);
         pid_t waiter = fake_fork(i % 2 == 0 ? wait_for_a_consistent_one : wait_for_it, o);
         fake_await_asleep(waiter);
         ck_assert_int_eq(sh_lock_mark_consistent(&o->lock), SHOAL_OK);
-        waited -= sh_quiet_now();
-        ck_assert_int_eq(sh_lock_unlock(&o->lock), SHOAL_OK);
-        fake_join(waiter);
-        waited += sh_quiet_now();
+        waited += unlock_and_join(o, &waiter, 1);
     }
     ck_assert_int_lt(waited, TIMES * SH_SLICE_SHORT / 2);
     ck_assert_uint_eq(sh_load_relaxed(&o->refused), 0);
